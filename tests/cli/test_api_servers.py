@@ -19,10 +19,9 @@ from tests.cli.running import SMALL, Server, running
 from tests.engine.test_data_parallel import by_hand
 from tests.model.adapters import write_adapter
 from weft.cli.options import ServeOptions
-from weft.cli.serving import api_servers as supervising
 from weft.cli.serving.api_servers import ApiServers, _Process
 from weft.cli.serving.api_serving import plain_options, read_options
-from weft.core.aio import heartbeat
+from weft.core.aio import heartbeat, pauses
 from weft.core.aio.pauses import Pauses
 from weft.core.errors import EngineDead
 from weft.core.values.types import SamplingParams
@@ -130,7 +129,7 @@ async def test_an_api_server_comes_back_whatever_else_is_missing_just_then(
     """Engines come back too, and the system has room again: nobody waits for what does not happen."""
     processes = Processes()
     monkeypatch.setattr(_Process, "spawn", processes.spawn)
-    monkeypatch.setattr(supervising, "Pauses", partial(Pauses, first_s=0.0))
+    monkeypatch.setattr(pauses, "Pauses", partial(Pauses, first_s=0.0))
     group, engines = await by_hand()
     servers = await ApiServers.spawn(1)
     await servers.start(group, list, start_of(group), partial(asyncio.sleep, 0))
@@ -155,7 +154,7 @@ async def test_calls_return_though_an_api_server_hangs(monkeypatch):
     processes.started[0].is_hung = True
     async with asyncio.timeout(PATIENCE_S):
         for size in (3, 4):
-            group._use(msgspec.structs.replace(group.vllm_config, data_parallel_size=size))
+            group._group.use(msgspec.structs.replace(group.vllm_config, data_parallel_size=size))
             await servers._share_state()
     processes.started[0].kill()
     processes.started[0].is_hung = False
@@ -166,7 +165,7 @@ async def test_an_api_server_that_does_not_answer_is_killed_and_started_again(mo
     """It may have been stopped: half of all connections would go there, and wait."""
     processes = Processes()
     monkeypatch.setattr(_Process, "spawn", processes.spawn)
-    monkeypatch.setattr(supervising, "Pauses", partial(Pauses, first_s=0.0))
+    monkeypatch.setattr(pauses, "Pauses", partial(Pauses, first_s=0.0))
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.02)
     group, _ = await by_hand()
     servers = await ApiServers.spawn(1)

@@ -44,7 +44,7 @@ from weft.engine.api_servers.messages import (
     ToServer,
 )
 from weft.engine.api_servers.series import families_of, page, summed
-from weft.engine.clients.engine_group import EngineGroup
+from weft.engine.clients.group_controls import GroupControls
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.ipc.channel import Channel
 from weft.engine.ipc.messages import Abort, Add, Ready, ReleaseRemote, Reply, StepOutput, UseShare
@@ -90,11 +90,11 @@ def test_a_field_that_an_error_names_is_renamed_elsewhere_too():
 
 
 def test_every_call_for_all_engines_is_handed_on():
-    """What `EngineGroup` does with each engine, an API server must not do with itself."""
-    to_all = {name for name, one in vars(EngineGroup).items() if asyncio.iscoroutinefunction(one)}
-    calls = {name for name in to_all if not name.startswith("_")}
-    assert calls <= ANSWERS.keys()
-    assert CALLS.keys() <= ANSWERS.keys()
+    """What a group does with each engine, an API server must not do with itself."""
+    to_all = {
+        name for name in vars(OperatorCalls) if name[0] != "_" and name in vars(GroupControls)
+    }
+    assert to_all <= CALLS.keys() <= ANSWERS.keys()
     assert all(getattr(ApiServerClient, name) is getattr(OperatorCalls, name) for name in CALLS)
 
 
@@ -194,7 +194,7 @@ async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():
     first = await sent(group, engines, data_parallel_rank=1)
     async with attached(group, look) as (other, _):
         other.send(Forward(0, "scale_elastic_ep", [1]))
-        await until(lambda: group._ranks[1].is_draining)
+        await until(lambda: group._group.ranks[1].is_draining)
         other.send(Cancel(0))
         other.send(Forward(1, "is_scaling_elastic_ep"))
         await other.receive()

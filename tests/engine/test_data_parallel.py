@@ -28,7 +28,8 @@ from weft.core.values.types import (
 )
 from weft.core.values.weight_transfer import WeightTransferConfig
 from weft.engine.clients.data_parallel import DataParallelClient
-from weft.engine.clients.elastic_group import ANSWER_TOKENS
+from weft.engine.clients.engine_group import EngineGroup
+from weft.engine.clients.engine_rank import ANSWER_TOKENS
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.ipc.messages import FinishWeightUpdate, Reply, Wake
 from weft.engine.ipc.weight_files import WeightFiles
@@ -43,7 +44,7 @@ async def by_hand(size=2, **overrides):
     engines = [HandClient(**overrides) for _ in range(size)]
     config = msgspec.structs.replace(engines[0].vllm_config, data_parallel_size=size)
     group = DataParallelClient(config, engines[0].renderer)
-    for rank, engine in zip(group._ranks, engines, strict=True):
+    for rank, engine in zip(group._group.ranks, engines, strict=True):
         rank.client = engine
     return group, engines
 
@@ -81,7 +82,7 @@ async def test_requests_take_turns():
     begun = [await sent(group, engines) for _ in range(4)]
     assert [number for number, *_ in begun] == [0, 1, 0, 1]
     await leave(*begun)
-    assert [rank.backlog for rank in group._ranks] == [0, 0]
+    assert [rank.backlog for rank in group._group.ranks] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", [OutputKind.DELTA, OutputKind.FINAL_ONLY])
@@ -105,7 +106,7 @@ async def test_a_request_goes_where_its_prefix_is_unless_that_costs_more():
     num_blocks = 3 * ANSWER_TOKENS // block_size
     token_ids = list(range(num_blocks * block_size))
     hashes = [bytes([number]) * 32 for number in range(num_blocks)]
-    group._ranks[1].prefixes.take(
+    group._group.ranks[1].prefixes.take(
         [
             BlockStored(
                 block_hashes=hashes,
@@ -208,9 +209,11 @@ async def test_who_is_shut_down_at_once_waits_for_its_engines_all_the_same():
     """Before the first of their events."""
     group, _ = await by_hand()
     engine = Lingering()
-    group._ranks = group._ranks[:1]
-    group._ranks[0].client = engine
-    group._ranks[0].supervisor = asyncio.create_task(group._supervise(group._ranks[0]))
+    group._group.ranks = group._group.ranks[:1]
+    group._group.ranks[0].client = engine
+    group._group.ranks[0].supervisor = asyncio.create_task(
+        group._group._supervise(group._group.ranks[0])
+    )
     group.shutdown()
     closed = asyncio.create_task(group.wait_closed())
     await asyncio.wait((closed,), timeout=0.05)
@@ -220,30 +223,24 @@ async def test_who_is_shut_down_at_once_waits_for_its_engines_all_the_same():
         await closed
 
 
-class Starting(DataParallelClient):
-    """Starts engines that the test plays by hand; the first time there is a mistake in it."""
+async def test_whatever_keeps_an_engine_from_its_start_it_is_tried_again(caplog, monkeypatch):
+    """With the place of what nobody has foreseen in the log."""
+    mistakes = [RuntimeError("can't start new thread")]
 
-    num_starts = 0
-
-    async def _restart(self, rank):
-        self.num_starts += 1
-        if self.num_starts == 1:
-            raise RuntimeError("can't start new thread")
+    async def restart(group, rank):
+        if mistakes:
+            raise mistakes.pop()
         rank.client = HandClient()
 
-
-async def test_whatever_keeps_an_engine_from_its_start_it_is_tried_again(caplog):
-    """With the place of what nobody has foreseen in the log."""
-    engine = HandClient()
-    config = msgspec.structs.replace(engine.vllm_config, data_parallel_size=1)
-    group = Starting(config, engine.renderer)
-    group._ranks[0].client = engine
-    group._ranks[0].supervisor = asyncio.create_task(group._supervise(group._ranks[0]))
+    monkeypatch.setattr(EngineGroup, "_restart", restart)
+    group, [engine] = await by_hand(1)
+    [rank] = group._group.ranks
+    rank.supervisor = asyncio.create_task(group._group._supervise(rank))
     engine._die(EngineDead("x"))
     await until(lambda: not group.is_degraded)
     assert [r.exc_info is not None for r in caplog.records if "could not" in r.message] == [True]
     group.shutdown()
-    group._ranks[0].client._die(EngineDead("the engine was shut down"))
+    rank.client._die(EngineDead("the engine was shut down"))
     await group.wait_closed()
 
 
@@ -253,7 +250,7 @@ async def on_threads(**options):
     engines = [await start(LocalClient, **options) for _ in range(2)]
     config = msgspec.structs.replace(engines[0].vllm_config, data_parallel_size=2)
     group = DataParallelClient(config, engines[0].renderer)
-    for rank, engine in zip(group._ranks, engines, strict=True):
+    for rank, engine in zip(group._group.ranks, engines, strict=True):
         rank.client = engine
     try:
         yield group, engines
@@ -287,12 +284,12 @@ async def left(client, call, kind):
 async def test_who_leaves_while_engines_wake_leaves_no_other_state_behind():
     """An engine that starts later is brought to where the others are, and not to where they were."""
     group, engines = await by_hand(1)
-    group._is_paused, group._sleep_level = True, 1
+    group.controls._is_paused, group.controls._sleep_level = True, 1
     engines[0].controls._is_paused = True
     wake = await left(engines[0], group.wake_up(), Wake)
     engines[0]._on_event(Reply(wake.call_id))
-    await until(lambda: not group._is_paused)
-    assert group._sleep_level == 0
+    await until(lambda: not group.controls._is_paused)
+    assert group.controls._sleep_level == 0
     assert not await engines[0].is_paused()
 
 
@@ -311,24 +308,20 @@ async def test_of_two_pauses_one_refused_leaves_the_other_in_force(order):
         await asyncio.wait({tasks[number]})
     assert isinstance(tasks[0].exception(), FailedPrecondition)
     assert await engine.is_paused()
-    assert group._is_paused
+    assert group.controls._is_paused
 
 
 async def test_who_leaves_while_weights_are_replaced_leaves_one_kind_of_them():
     """All engines have them once one has, whoever waits for that."""
     group, engines = await by_hand()
-    group._weights, group._is_paused = WeightFiles(), True
-    transfer = WeightTransferConfig(backend="shared_memory")
-    for client in (group, *engines):
-        client.vllm_config = msgspec.structs.replace(
-            client.vllm_config, weight_transfer_config=transfer
-        )
+    group.controls.weights, group.controls._is_paused = WeightFiles(), True
+    group.controls._transfer = WeightTransferConfig(backend="shared_memory")
     first = await left(engines[0], group.finish_weight_update(), FinishWeightUpdate)
     engines[0]._on_event(Reply(first.call_id))
     await until(lambda: engines[1].sent)
     [second] = engines[1].sent
     assert (second.packed, second.is_elsewhere) == (first.packed, True)
-    assert group._weights.current.key == first.packed.key
+    assert group.controls.weights.current.key == first.packed.key
     engines[1]._on_event(Reply(second.call_id))
 
 
@@ -344,7 +337,7 @@ async def test_an_adapter_that_one_engine_refuses_is_in_none(tmp_path):
             await group.add_lora(clashing)
         assert set(group.lora_requests) == {"a", "b"}
         await engines[0].remove_lora(first.lora_int_id)
-        await group._catch_up(engines[0])
+        await group.controls.catch_up(engines[0])
         assert list(engines[0].lora_requests) == ["a"]
         assert await group.remove_lora(first.lora_int_id)
         assert "a" not in group.lora_requests
@@ -356,7 +349,7 @@ async def test_an_adapter_that_is_removed_while_an_engine_catches_up_is_in_none(
         lora = adapter(tmp_path, "a")
         await group.add_lora(lora)
         await engines[0].remove_lora(lora.lora_int_id)
-        catching_up = asyncio.create_task(group._catch_up(engines[0]))
+        catching_up = asyncio.create_task(group.controls.catch_up(engines[0]))
         await asyncio.sleep(0)
         assert await group.remove_lora(lora.lora_int_id)
         await catching_up
@@ -412,7 +405,7 @@ async def test_answers_are_those_of_one_engine():
         assert answers == expected
         assert [load.data_parallel_rank for load in loads] == [0, 1]
         assert all(load.num_steps for load in loads)
-        pids = [engine.process.pid for engine in (r.client._child for r in group._ranks)]
+        pids = [engine.process.pid for engine in (r.client._child for r in group._group.ranks)]
         assert len(set(pids)) == 2
     [family] = [f for f in metrics.collect() if f.name == "vllm:request_success"]
     finished = {
@@ -431,7 +424,7 @@ async def test_an_engine_that_dies_is_started_again_as_it_was():
         doomed = group.generate(PROMPT, ENDLESS, "doomed", data_parallel_rank=0)
         spared = group.generate(PROMPT, ENDLESS, "spared", data_parallel_rank=1)
         await asyncio.gather(anext(doomed), anext(spared))
-        group._ranks[0].client._child.process.send_signal(signal.SIGKILL)
+        group._group.ranks[0].client._child.process.send_signal(signal.SIGKILL)
         with pytest.raises(EngineDead, match="engine 0"):
             [output async for output in doomed]
         assert (await anext(spared)).outputs[0].finish_reason is None
@@ -440,12 +433,12 @@ async def test_an_engine_that_dies_is_started_again_as_it_was():
         await group.check_health()
         await group.pause_generation()
         await until(lambda: not group.is_degraded)
-        assert await group._ranks[0].client.is_paused()
+        assert await group._group.ranks[0].client.is_paused()
         await group.resume_generation()
         async with asyncio.timeout(PATIENCE_S):
             assert await last(group, 0, data_parallel_rank=0) == expected
         assert group.num_active_requests == 0
-        assert [rank.backlog for rank in group._ranks] == [0, 0]
+        assert [rank.backlog for rank in group._group.ranks] == [0, 0]
         async with aclosing(group.subscribe_kv_events(0)) as batches, asyncio.timeout(PATIENCE_S):
             seen = [await anext(batches)]
             while seen[-1].data_parallel_rank or seen[-1].events != [AllBlocksCleared()]:

@@ -1,4 +1,4 @@
-"""weft.engine.clients.elastic_group: more engines, and fewer, while they serve."""
+"""weft.engine.clients.engine_group: more engines, and fewer, while they serve."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ async def elastic_by_hand(size=2, num_threads=2, engine_bytes=0):
         group.vllm_config,
         elastic_config=ElasticConfig(num_threads=num_threads, engine_bytes=engine_bytes),
     )
-    group._use(config)
+    group._group.use(config)
     return group, engines
 
 
@@ -43,7 +43,7 @@ async def test_an_engine_that_is_to_leave_finishes_its_requests_first():
     group, engines = await elastic_by_hand()
     first = await sent(group, engines, data_parallel_rank=1)
     scaling = asyncio.create_task(group.scale_elastic_ep(1))
-    await until(lambda: group._ranks[1].is_draining)
+    await until(lambda: group._group.ranks[1].is_draining)
     assert await group.is_scaling_elastic_ep()
     later = [await sent(group, engines) for _ in range(2)]
     assert [number for number, *_ in later] == [0, 0]
@@ -80,10 +80,10 @@ async def test_requests_that_are_paused_are_not_waited_for():
     """They could not end."""
     group, engines = await elastic_by_hand()
     open_one = await sent(group, engines, data_parallel_rank=1)
-    group._is_paused = True
+    group.controls._is_paused = True
     with pytest.raises(FailedPrecondition, match="resume_generation"):
         await group.scale_elastic_ep(1)
-    assert not group._ranks[1].is_draining
+    assert not group._group.ranks[1].is_draining
     await leave(open_one)
 
 
@@ -136,7 +136,7 @@ async def test_an_adapter_that_changes_while_an_engine_loads_the_next_is_not_the
     for number, lora in enumerate((first, second), start=1):
         await asyncio.gather(group.add_lora(lora), has_loaded(engine, number))
     newcomer = HandClient(**options)
-    catching_up = asyncio.create_task(group._catch_up(newcomer))
+    catching_up = asyncio.create_task(group.controls.catch_up(newcomer))
     await has_loaded(newcomer, 1)
     await until(lambda: len(loads_of(newcomer)) == 2)
     if is_replaced:
@@ -167,12 +167,12 @@ async def test_one_engine_becomes_three_and_one_again_under_load(tmp_path):
         assert await group.add_lora(adapter(tmp_path, "a"))
         workers = [asyncio.create_task(ask()) for _ in range(6)]
         await group.scale_elastic_ep(3)
-        children = [psutil.Process(rank.client._child.process.pid) for rank in group._ranks]
+        children = [psutil.Process(rank.client._child.process.pid) for rank in group._group.ranks]
         assert [child.cpu_affinity() for child in children] == [
             cpus_of(group.vllm_config.of_rank(number)) for number in range(3)
         ]
-        assert [list(rank.client.lora_requests) for rank in group._ranks] == [["a"]] * 3
-        await until(lambda: all(rank.num_open for rank in group._ranks))
+        assert [list(rank.client.lora_requests) for rank in group._group.ranks] == [["a"]] * 3
+        await until(lambda: all(rank.num_open for rank in group._group.ranks))
         assert engines_shown(metrics) == {"0", "1", "2"}
         assert [load.data_parallel_rank for load in await group.get_loads()] == [0, 1, 2]
         await group.scale_elastic_ep(1, drain_timeout=PATIENCE_S)
@@ -184,7 +184,7 @@ async def test_one_engine_becomes_three_and_one_again_under_load(tmp_path):
         assert [child.is_running() for child in children] == [True, False, False]
         await group.pause_generation()
         await group.scale_elastic_ep(2)
-        assert await group._ranks[1].client.is_paused()
+        assert await group._group.ranks[1].client.is_paused()
         await group.resume_generation()
         assert await last(group, 0, data_parallel_rank=1) == expected[0]
 

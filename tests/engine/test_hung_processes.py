@@ -71,9 +71,9 @@ async def test_a_stopped_engine_is_killed_and_its_requests_fail():
 async def test_a_stopped_engine_of_several_is_started_again():
     """Calls to all return meanwhile, and a lock that one holds is free again."""
     async with data_parallel(**ROOM) as client:
-        former = client._ranks[1].engine
+        former = client._group.ranks[1].engine
         failed = asyncio.create_task(error_of(client, data_parallel_rank=1))
-        await until(lambda: client._ranks[1].num_open)
+        await until(lambda: client._group.ranks[1].num_open)
         os.kill(former._child.process.pid, signal.SIGSTOP)
         calling = [
             asyncio.create_task(client.pause_generation()),
@@ -84,21 +84,25 @@ async def test_a_stopped_engine_of_several_is_started_again():
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*calling)
             await client.resume_generation()
-        await until(lambda: client._ranks[1].is_live and client._ranks[1].client is not former)
+        await until(
+            lambda: client._group.ranks[1].is_live and client._group.ranks[1].client is not former
+        )
 
 
 @pytest.mark.slow
 async def test_a_node_that_says_nothing_is_given_up():
     """Its connection stands, for its system answers the head's."""
     async with nodes(**ROOM) as client:
-        engine = client._ranks[1].engine
+        engine = client._group.ranks[1].engine
         await until(lambda: engine._heartbeat._num_unanswered >= 0)
         failed = asyncio.create_task(error_of(client, data_parallel_rank=1))
-        await until(lambda: client._ranks[1].num_open)
+        await until(lambda: client._group.ranks[1].num_open)
         engine._heartbeat.answered = lambda: None
         give_up_soon(engine._heartbeat)
         assert "its node has not answered for 60 s" in str(await failed)
-        await until(lambda: client._ranks[1].is_live and client._ranks[1].client is not engine)
+        await until(
+            lambda: client._group.ranks[1].is_live and client._group.ranks[1].client is not engine
+        )
 
 
 class Silent:

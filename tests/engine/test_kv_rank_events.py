@@ -50,7 +50,7 @@ async def test_a_subscriber_that_lives_through_an_engines_death_holds_what_the_p
             await until_it_holds(subscriber, group, starts)
             before = set(subscriber.held)
             assert before
-            group._ranks[0].client._child.process.send_signal(signal.SIGKILL)
+            group._group.ranks[0].client._child.process.send_signal(signal.SIGKILL)
             await until(lambda: group.is_degraded)
             await until(lambda: not group.is_degraded)
             await until_it_holds(subscriber, group, starts)
@@ -75,7 +75,7 @@ async def until_it_holds(subscriber: Subscriber, group: Any, starts: Iterator[in
         while True:
             await answer(group, next(starts))
             held: set[int | bytes] = set()
-            async for event in own_events(group._ranks[0].client):
+            async for event in own_events(group._group.ranks[0].client):
                 hashes = {int.from_bytes(one[-8:], "big") for one in hashes_of(event)}
                 held = held | hashes if isinstance(event, BlockStored) else held - hashes
             while await subscriber.sub.poll(500):

@@ -258,7 +258,7 @@ async def test_an_engine_that_is_killed_elsewhere_is_taken_back():
     async with nodes(**ROOM) as client:
         bystander = asyncio.create_task(follow(client, "here", 0))
         lost = [asyncio.create_task(follow(client, f"lost-{n}", 1)) for n in range(3)]
-        await until(lambda: client._ranks[1].num_open == 3)
+        await until(lambda: client._group.ranks[1].num_open == 3)
         [_, theirs] = engines_of(2)
         theirs.kill()
         for _, error in await asyncio.gather(*lost):
@@ -284,8 +284,8 @@ async def test_what_all_are_told_one_that_joins_later_is_told_too(tmp_path):
         engines_of(2)[1].kill()
         await until(lambda: client.is_degraded)
         await until(lambda: not client.is_degraded)
-        assert await client._ranks[1].engine.is_paused()
-        assert await client._ranks[1].engine.list_loras() == {request.lora_int_id}
+        assert await client._group.ranks[1].engine.is_paused()
+        assert await client._group.ranks[1].engine.list_loras() == {request.lora_int_id}
         await client.resume_generation()
         assert await answer(client, "r", data_parallel_rank=1, lora_request=request)
 
@@ -325,7 +325,7 @@ async def test_a_node_that_leaves_finishes_what_it_has():
         stream = client.generate(PROMPT, params, "open", data_parallel_rank=1)
         await anext(stream)
         left = asyncio.create_task(leaving.leave(PATIENCE_S))
-        await until(lambda: not client._ranks[1].is_live)
+        await until(lambda: not client._group.ranks[1].is_live)
         with pytest.raises(EngineDead):
             await answer(client, "late", data_parallel_rank=1)
         [*_, last] = [output async for output in stream]
@@ -373,7 +373,7 @@ async def test_a_head_that_comes_back_gets_its_engines_again():
     async with node(place, **ROOM):
         async with head_of(place, **ROOM) as client:
             lost = asyncio.create_task(follow(client, "lost", 1))
-            await until(lambda: client._ranks[1].num_open == 1)
+            await until(lambda: client._group.ranks[1].num_open == 1)
         await lost
         async with head_of(place, **ROOM) as client:
             [_, load] = await client.get_loads()

@@ -58,7 +58,7 @@ async def test_several_engines_change_their_weights_together(tmp_path):
             assert await answers(group) == [before] * 2
         await push_paused(group, others())
         assert await answers(group) == [after] * 2
-        group._ranks[0].client._child.process.send_signal(signal.SIGKILL)
+        group._group.ranks[0].client._child.process.send_signal(signal.SIGKILL)
         await until(lambda: group.is_degraded)
         await until(lambda: not group.is_degraded)
         await group.scale_elastic_ep(3)

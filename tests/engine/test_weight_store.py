@@ -148,7 +148,7 @@ async def test_several_engines_have_one_copy_of_the_weights():
         expected = [await last(alone, number) for number in range(4)]
     async with data_parallel(**options, data_parallel_size=3) as group:
         weight_bytes = 3 * await _packed_bytes(group)
-        pids = [rank.client._child.process.pid for rank in group._ranks]
+        pids = [rank.client._child.process.pid for rank in group._group.ranks]
         assert [await last(group, n, data_parallel_rank=n % 3) for n in range(4)] == expected
         maps = [_packed(pid) for pid in pids]
         assert sum(pss for pss, _ in maps) < 0.5 * weight_bytes
@@ -166,7 +166,7 @@ async def test_several_engines_have_one_copy_of_the_weights():
 
 
 async def _packed_bytes(group):
-    return size_of(group._weights)
+    return size_of(group.controls.weights)
 
 
 def _packed(pid):

@@ -25,6 +25,7 @@ from weft.core.values.controls import SleepTag
 from weft.core.values.types import LoRARequest, OutputKind, PauseMode, SamplingParams
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.engine_group import EngineGroup
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import read_tokenizer
 from weft.engine.ipc.weight_files import WeightFiles
@@ -53,7 +54,7 @@ STEPS = st.one_of(
 )
 
 
-class Group(DataParallelClient):
+class ThreadGroup(EngineGroup):
     """Its engines are threads, for there to be hundreds; what calls them is as it is."""
 
     checkpoint = None
@@ -61,24 +62,25 @@ class Group(DataParallelClient):
     async def _start_all(self, ranks, config):
         for rank in ranks:
             own = config.of_rank(rank.number)
-            store = WeightStore(self._weights.current)
+            store = WeightStore(self.controls.weights.current)
             model = await asyncio.to_thread(EngineModel.load, own, self.checkpoint, store=store)
-            rank.client = await LocalClient._start(model, self.renderer, own, None)
+            rank.client = await LocalClient._start(model, self._tokenizer, own, None)
 
     async def _end(self, rank):
         await super()._end(rank)
         rank.client = None
         gc.collect()  # what a process would have let go of with its end
 
-    @classmethod
-    async def begin(cls, config, checkpoint, tokenizer):
-        """One with an engine."""
-        group = cls(config, tokenizer)
-        group.checkpoint, group._weights = checkpoint, WeightFiles()
-        await group._start_all(group._ranks, config)
-        for rank in group._ranks:
-            rank.supervisor = asyncio.create_task(group._supervise(rank))
-        return group
+
+async def begin(config, checkpoint, tokenizer):
+    """A client with an engine."""
+    client = DataParallelClient(config, tokenizer)
+    group = client._group = ThreadGroup(config, tokenizer, None, client._use)
+    client.controls = group.controls
+    group.checkpoint, group.controls.weights = checkpoint, WeightFiles()
+    await group._start_all(group.ranks, config)
+    group._supervise_all(group.ranks)
+    return client
 
 
 class Oracle:
@@ -260,7 +262,7 @@ def test_a_walk_through_a_fleet_says_what_its_weights_say(tmp_path):
 
         async def play(steps):
             async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
-                group = await Group.begin(config, weights.checkpoints[0], runner_tokenizer)
+                group = await begin(config, weights.checkpoints[0], runner_tokenizer)
                 stack.push_async_callback(end, group)
                 walk = Walk(group, adapters, weights.directory)
                 await walk.play(steps)

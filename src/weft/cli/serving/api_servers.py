@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.process.limits import hold_port
 from weft.cli.serving.servers import Servable, Serving
-from weft.core.aio.pauses import Pauses, warn_not_started
+from weft.core.aio.pauses import keep
 from weft.core.aio.tasks import gather_all
 from weft.core.client import EngineClient
 from weft.core.errors import Unavailable
@@ -169,35 +168,27 @@ class ApiServers:
         return await place.server.opened
 
     async def _supervise(self, place: _Place) -> None:
-        """Restarts the process whenever it ends, with growing pauses."""
-        pauses = Pauses()
-        while True:
-            began_at = time.monotonic()
+        """Restarts the process whenever it ends."""
+
+        async def run() -> str:
             status = await place.process.process.wait()
             assert place.server is not None
             assert place.serving is not None
             await place.serving
             self._keep_counts(place.server)
-            pauses.lasted(time.monotonic() - began_at)
-            is_there = False
-            while not is_there:
-                pause_s = pauses.next_s()
-                log.warning(
-                    "API server %d has ended (status %d), and is started again in %.3g s",
-                    place.number,
-                    status,
-                    pause_s,
-                )
-                await asyncio.sleep(pause_s)
-                try:
-                    place.process = await _Process.spawn()
-                    await self._prepare(place)
-                    await self._open(place)
-                    is_there = True
-                except Exception as error:  # noqa: BLE001 - the next try may do without whatever it is
-                    warn_not_started(log, f"API server {place.number}", error)
-                    place.process.kill()
-                    status = await place.process.process.wait()
+            return f"has ended (status {status})"
+
+        async def start() -> None:
+            place.process = await _Process.spawn()
+            try:
+                await self._prepare(place)
+                await self._open(place)
+            except Exception:
+                place.process.kill()
+                await place.process.process.wait()
+                raise
+
+        await keep(f"API server {place.number}", run, start, log)
 
     # -- what all of them see -----------------------------------------------------------------
 

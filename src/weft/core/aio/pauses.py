@@ -1,6 +1,10 @@
-"""Growing pauses between retries, and the log line about a failed attempt."""
+"""Growing pauses between retries, and `keep`, which starts again what has ended."""
 
+import asyncio
 import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from weft.core.errors import WeftError
 
@@ -32,9 +36,37 @@ class Pauses:
         return is_steady
 
 
-def warn_not_started(log: logging.Logger, what: str, error: Exception) -> None:
-    """Logs that a start failed and will be retried; an error outside `WeftError` is a defect, so it has a
-    traceback.
+async def keep(
+    what: str,
+    run: Callable[[], Awaitable[str | None]],
+    start: Callable[[], Awaitable[None]] | None,
+    log: logging.Logger,
+    *,
+    pauses: Pauses | None = None,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+) -> None:
+    """Runs something, and starts it again after growing pauses whenever it has ended.
+
+    `run` returns why it has ended; None ends this function too. Without `start`, `run` starts it too. A `start` that
+    fails is tried again; an error outside `WeftError` is a defect, so it is logged with its traceback.
     """
-    is_foreseen = isinstance(error, WeftError)
-    log.warning("%s could not be started: %s", what, error, exc_info=not is_foreseen)
+    pauses = pauses or Pauses()
+    while True:
+        began_at = time.monotonic()
+        why = await run()
+        if why is None:
+            return
+        pauses.lasted(time.monotonic() - began_at)
+        is_running = False
+        while not is_running:
+            pause_s = pauses.next_s()
+            when = f", and is started again in {pause_s:.3g} s" if pause_s else ""
+            log.warning("%s %s%s", what, why, when)
+            await sleep(pause_s)
+            try:
+                if start is not None:
+                    await start()
+                is_running = True
+            except Exception as error:
+                is_foreseen = isinstance(error, WeftError)
+                log.warning("%s could not be started: %s", what, error, exc_info=not is_foreseen)

@@ -8,7 +8,7 @@ every engine. An engine that dies is started again; the others are not affected.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from operator import attrgetter
 from typing import TypeVar
@@ -16,12 +16,15 @@ from typing import TypeVar
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import local_ranks
-from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.engine_info import EngineInfo
+from weft.core.errors import Overloaded, WeftError
 from weft.core.observe.metrics import Metrics
+from weft.core.operator_calls import joined
 from weft.core.values.kv_transfer import RemotePrompt
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
+    LoRARequest,
     PoolingRequestOutput,
     Request,
     RequestOptions,
@@ -30,27 +33,33 @@ from weft.core.values.types import (
     StreamingInput,
 )
 from weft.engine.clients.child import EngineChild
-from weft.engine.clients.elastic_group import ElasticGroup, Nodes, Rank, close_events, launch_all
+from weft.engine.clients.engine_group import EngineGroup
+from weft.engine.clients.engine_rank import Nodes, Rank, launch_all
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import OnLoading, read_tokenizer
 from weft.engine.front.client import FrontClient
 from weft.engine.front.counted_stream import Ended
 from weft.engine.front.prefix_index import cached_tokens
 from weft.model.open import Checkpoint
+from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
 
-class DataParallelClient(ElasticGroup):
+class DataParallelClient(EngineClient):
     """Client of several engines. Made by `start`, inside a running event loop."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
-        super().__init__(config, tokenizer, metrics)
+        self.model_config = config.model_config
+        self.renderer: Tokenizer = tokenizer
+        self._use(config)
+        self._metrics = metrics
+        self._group = EngineGroup(config, tokenizer, metrics, self._use)
+        self.controls = self._group.controls
         self._choices = itertools.count(1)
-        self._closed = asyncio.Event()
 
     @classmethod
     async def start(
@@ -73,12 +82,13 @@ class DataParallelClient(ElasticGroup):
         except BaseException:
             await asyncio.gather(*(one.discard() for one in children))
             raise
-        client._weights = children[0].weights if children else None
-        client._nodes = nodes
-        await client._open_all(client._ranks, children, config, on_loading)
-        for rank in client._ranks:
-            rank.supervisor = asyncio.create_task(client._supervise(rank))
+        await client._group.start(children, nodes, on_loading)
         return client
+
+    def _use(self, config: EngineConfig) -> None:
+        self.vllm_config = config  # the name that callers written for vLLM use
+        self.info = EngineInfo.of(config)
+        self._inputs = InputProcessor(config, self.renderer)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -87,14 +97,14 @@ class DataParallelClient(ElasticGroup):
         """Reserves places with the engine that has the smallest backlog; the engine that runs the request is chosen
         later, by its prompt.
         """
-        rank = _with_room(sorted(self._able(), key=_backlog), num_answers)
+        rank = _with_room(sorted(self._group.able(), key=_backlog), num_answers)
         with rank.engine.preparing(num_answers):
             yield
 
     async def prepare(
         self, prompt: PromptSource, params: AnyParams, options: RequestOptions
     ) -> Request:
-        self._able()[0].engine.check_callable(options)
+        self._group.able()[0].engine.check_callable(options)
         return await self._inputs.prepare(prompt, params, options)
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
@@ -110,14 +120,14 @@ class DataParallelClient(ElasticGroup):
         return self._follow(request, lambda client, num: client.run_counted(request, num))
 
     def end_answer(self, engine_id: str, index: int) -> None:
-        for client in self._clients():
+        for client in self._group.clients():
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
         """See `FrontClient.release_remote`; any engine can pass it on. If no engine is live, the lease expires by
         itself.
         """
-        live = next((rank for rank in self._ranks if rank.is_live), None)
+        live = next((rank for rank in self._group.ranks if rank.is_live), None)
         if live is not None:
             live.engine.release_remote(source)
 
@@ -128,7 +138,7 @@ class DataParallelClient(ElasticGroup):
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Runs all pieces on one engine, which has the earlier pieces in its cache."""
-        rank = min(self._able(options.data_parallel_rank), key=_backlog)
+        rank = min(self._group.able(options.data_parallel_rank), key=_backlog)
         running = rank.engine.run_pieces(pieces, params, options)
         with rank.holding():
             async with aclosing(running) as outputs:
@@ -146,7 +156,7 @@ class DataParallelClient(ElasticGroup):
 
     def _choose(self, request: Request) -> tuple[Rank, int]:
         """Returns the rank that takes a request, and the number of prompt tokens that it has to compute."""
-        able = self._able(request.data_parallel_rank)
+        able = self._group.able(request.data_parallel_rank)
         cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
         num_tokens = len(request.prompt_token_ids)
         uncached = {rank: num_tokens - num for rank, num in zip(able, cached, strict=True)}
@@ -155,44 +165,23 @@ class DataParallelClient(ElasticGroup):
         rank.chosen_at = next(self._choices)
         return rank, uncached[rank]
 
-    def _able(self, number: int | None = None) -> list[Rank]:
-        """Returns the ranks that take requests, or the rank `number` alone; raises if there is none."""
-        if self._is_closing:
-            raise Unavailable("the server is shutting down")
-        ranks = [rank for rank in self._ranks if not rank.is_draining]
-        if number is not None:
-            pinned = next((rank for rank in self._ranks if rank.number == number), None)
-            if pinned is None:  # the rank was removed after the request was checked
-                raise BadRequest(
-                    "data_parallel_rank", f"data_parallel_rank {number} does not exist"
-                )
-            if pinned.is_draining:
-                raise Unavailable(f"engine {number} accepts no more requests; it is being removed")
-            if not pinned.is_live:
-                raise EngineDead(f"engine {number} is not running; it is being restarted")
-            ranks = [pinned]
-        live = [rank for rank in ranks if rank.is_live]
-        if not live:
-            raise self.dead_error
-        return [rank for rank in live if not rank.is_stalled] or live
-
     async def abort(self, request_id: str | Iterable[str]) -> None:
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        await asyncio.gather(*(client.abort(ids) for client in self._clients()))
+        await asyncio.gather(*(client.abort(ids) for client in self._group.clients()))
 
     @property
     def num_active_requests(self) -> int:
-        return sum(client.num_active_requests for client in self._clients())
+        return sum(client.num_active_requests for client in self._group.clients())
 
     # -- state --------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        return not self._is_closing
+        return not self._group.is_closing
 
     @property
     def is_stopped(self) -> bool:
-        return self._closed.is_set()
+        return self._group.closed.is_set()
 
     @property
     def errored(self) -> bool:
@@ -201,19 +190,26 @@ class DataParallelClient(ElasticGroup):
 
     @property
     def dead_error(self) -> BaseException:
-        return EngineDead("no engine is running; the engines are being restarted")
+        return self._group.dead_error
+
+    async def is_tracing_enabled(self) -> bool:
+        return self._metrics is not None and self._metrics.tracer is not None
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        return self._group.controls.lora_requests
 
     @property
     def is_degraded(self) -> bool:
-        return any(not rank.is_live or rank.is_stalled for rank in self._ranks)
+        return any(not rank.is_live or rank.is_stalled for rank in self._group.ranks)
 
     async def check_health(self) -> None:
         """Raises if no engine answers."""
-        if self._is_closing:
+        if self._group.is_closing:
             return
-        self._able()
+        self._group.able()
         error: WeftError | None = None
-        live = [rank for rank in self._ranks if rank.is_live]
+        live = [rank for rank in self._group.ranks if rank.is_live]
         for rank in live:
             try:
                 await rank.engine.check_health()
@@ -225,8 +221,7 @@ class DataParallelClient(ElasticGroup):
 
     async def get_loads(self) -> list[EngineLoad]:
         """Returns the loads of the live engines."""
-        loads = await self._each(lambda engine: engine.get_loads())
-        return [load for one in loads for load in one]
+        return joined(await self._group.controls.each(lambda engine: engine.get_loads()))
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
@@ -234,41 +229,28 @@ class DataParallelClient(ElasticGroup):
         """Yields the cache events of all engines: each batch has its rank, and all ranks share one sequence of
         numbers.
         """
-        self._able()
-        return self._feed.subscribe(start_sequence_number)
+        self._group.able()
+        return self._group.feed.subscribe(start_sequence_number)
 
     async def do_log_stats(self) -> None:
-        for client in self._clients():
+        for client in self._group.clients():
             await client.do_log_stats()
 
-    def _engines(self) -> list[FrontClient]:
-        self._able()
-        return [rank.engine for rank in self._ranks if rank.is_live]
+    # -- more or fewer, the end ---------------------------------------------------------------
+
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        await self._group.scale(new_data_parallel_size, drain_timeout)
+
+    async def is_scaling_elastic_ep(self) -> bool:
+        return self._group.is_scaling
 
     def shutdown(self, timeout: float | None = None) -> None:
-        if self._is_closing:
-            return
-        self._is_closing = True
-        if self._scaling is not None:
-            self._scaling.cancel()
-        for rank in self._ranks:
-            if rank.client is not None:
-                rank.client.shutdown(timeout)
-            elif rank.supervisor is not None:
-                rank.supervisor.cancel()
-        self._closing = asyncio.create_task(self._close())
-
-    async def _close(self) -> None:
-        tasks = [self._scaling, *(rank.supervisor for rank in self._ranks)]
-        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
-        self._feed.close(EngineDead("the engines were shut down"))
-        close_events(self._ranks)
-        if self._nodes is not None:
-            self._nodes.close()
-        self._closed.set()
+        self._group.shutdown(timeout)
 
     async def wait_closed(self) -> None:
-        await self._closed.wait()
+        await self._group.closed.wait()
 
 
 _backlog = attrgetter("backlog")

@@ -1,267 +1,368 @@
-"""`EngineGroup`: calls that go to each of several engines, and the state that a joining engine is brought to.
-
-A call returns when all engines have answered. A call that changes the engines goes on if its caller is cancelled;
-otherwise the known state would be wrong. An engine that dies meanwhile is ignored, unless none is left. If an
-engine refuses, the call raises its error, and the changes of the other engines stay: such a call can be repeated.
-"""
+"""`EngineGroup`: starts several engines, restarts the ones that die, and adds or removes engines."""
 
 import asyncio
 import logging
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import zip_longest
 
-import msgspec
-
-from weft.core.aio.tasks import gather_available, unbroken
-from weft.core.client import EngineClient
+from weft.compute.backends import backend_of
+from weft.core.aio.pauses import Pauses, keep
+from weft.core.aio.tasks import gather_all, gather_available
+from weft.core.checks.validate import check_integer, check_number
+from weft.core.config.elastic import MAX_DRAIN_S, refuse_scaling
 from weft.core.config.engine import EngineConfig
-from weft.core.errors import FailedPrecondition, WeftError
-from weft.core.values.request_states import RequestStates
-from weft.core.values.types import LoRARequest, PauseMode
-from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.config.ranks import local_ranks, served_ranks
+from weft.core.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    EngineDead,
+    FailedPrecondition,
+    Overloaded,
+    Unavailable,
+)
+from weft.core.observe.kv_feed import KvEventFeed
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.readable import format_bytes
+from weft.core.values.types import AllBlocksCleared, KvEvent
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
+from weft.engine.clients.group_controls import GroupControls
+from weft.engine.clients.process_client import OnLoading, ProcessClient, launched
 from weft.engine.front.client import FrontClient
-from weft.engine.ipc.weight_files import PackedWeights, WeightFiles
-from weft.engine.weights.engine_model import DISCARD
+from weft.engine.start.configure import MAX_DATA_PARALLEL_SIZE
+from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-T = TypeVar("T")
 
+class EngineGroup:
+    """The engines of one client. `on_config` gets the configuration whenever the number of engines has changed.
 
-def _of_all(method: str) -> Any:
-    """Returns a method that passes its arguments to all engines and returns None."""
+    `nodes`, which only a head has, are closed with the group.
+    """
 
-    async def call(self: "EngineGroup", *args: Any, **options: Any) -> None:
-        await self._each(lambda engine: getattr(engine, method)(*args, **options))
-
-    call.__name__ = method
-    return call
-
-
-class EngineGroup(EngineClient):
-    """Part of `DataParallelClient` that treats all engines alike."""
-
-    vllm_config: EngineConfig
-
-    def __init__(self) -> None:
-        self._adapters: dict[int, LoRARequest] = {}
-        self._pinned: set[int] = set()
-        self._is_paused = False
-        self._sleep_level = 0
-        self._num_pausing = 0
-        self._resuming = asyncio.Lock()  # held to resume and to replace weights: never both at once
-        self._weights: WeightFiles | None = None
-
-    @abstractmethod
-    def _engines(self) -> list[FrontClient]:
-        """Returns the clients of the live engines; raises if there is none."""
-
-    async def _each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
-        return await gather_available(call(engine) for engine in self._engines())
-
-    async def get_request_states(self) -> list[RequestStates]:
-        """Returns the request states of the live engines."""
-        states = await self._each(lambda engine: engine.get_request_states())
-        return [one for each in states for one in each]
-
-    async def _catch_up(self, *engines: FrontClient) -> None:
-        """Brings engines that have just started to the state of the others: adapters, pause, sleep level."""
-        known = dict(self._adapters)
-        for engine in engines:
-            await self._load_adapters(engine, known)
-        state = (False, 0)
-        while state != (self._may_be_paused, self._sleep_level):  # the state may change meanwhile
-            state = is_paused, level = self._may_be_paused, self._sleep_level
-            for engine in engines:
-                if level:
-                    await engine.sleep(level)
-                elif is_paused:
-                    await engine.pause_generation()
-                else:
-                    await engine.wake_up()
-        for lora_id, adapter in known.items():
-            if self._adapters.get(lora_id) is not adapter:  # removed or replaced meanwhile
-                for engine in engines:
-                    await engine.remove_lora(lora_id)
-
-    async def _load_adapters(
-        self, engine: FrontClient, adapters: Mapping[int, LoRARequest]
-    ) -> None:
-        for lora_id, adapter in adapters.items():
-            try:
-                await engine.add_lora(adapter)
-                if lora_id in self._pinned:
-                    await engine.pin_lora(lora_id)
-            except WeftError as error:  # requests that name the adapter get this error too
-                log.warning("%s", error)
-
-    init_weight_transfer_engine = _of_all("init_weight_transfer_engine")
-    reset_encoder_cache = _of_all("reset_encoder_cache")
-    reset_mm_cache = _of_all("reset_mm_cache")
-    start_profile = _of_all("start_profile")  # a file for each engine
-    start_weight_update = _of_all("start_weight_update")
-    stop_profile = _of_all("stop_profile")
-
-    # -- scheduling and memory ----------------------------------------------------------------
-
-    async def pause_generation(self, **options: Any) -> None:
-        await unbroken(self._pause(lambda engine: engine.pause_generation(**options)))
-
-    async def resume_generation(self) -> None:
-        await unbroken(self._resume())
-
-    async def _resume(self) -> None:
-        async with self._resuming:
-            await self._each(lambda engine: engine.resume_generation())
-            self._is_paused = False
-
-    async def is_paused(self) -> bool:
-        """True if any engine is paused."""
-        return any(await self._each(lambda engine: engine.is_paused()))
-
-    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        await unbroken(self._sleep(level, mode))
-
-    async def _sleep(self, level: int, mode: PauseMode | str) -> None:
-        await self._pause(lambda engine: engine.sleep(level, mode))
-        self._sleep_level = max(level, self._sleep_level)
-        if level == DISCARD and self._weights is not None:
-            self._weights.read_anew()
-
-    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """See `EngineClient`; wakes all engines. An engine that lacks memory stays asleep alone."""
-        return await unbroken(self._wake(None if tags is None else list(tags)))
-
-    async def _wake(self, named: list[str] | None) -> bool:
-        async with self._resuming:
-            is_awake = all(await self._each(lambda engine: engine.wake_up(named)))
-            if is_awake:
-                self._is_paused, self._sleep_level = False, 0
-        return is_awake
-
-    @property
-    def _may_be_paused(self) -> bool:
-        """True if the engines are paused, or a call that pauses them is in flight."""
-        return self._is_paused or self._num_pausing > 0
-
-    async def _pause(self, call: Callable[[FrontClient], Awaitable[None]]) -> None:
-        self._num_pausing += 1
-        try:
-            await self._each(call)
-            self._is_paused = True
-        finally:
-            self._num_pausing -= 1
-
-    # -- weights ------------------------------------------------------------------------------
-
-    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """See `EngineClient`. All engines read files; shared memory is copied by the one engine that will pack it."""
-        config = self.vllm_config.weight_transfer_config
-        are_files = config is not None and config.backend == "safetensors"
-        try:
-            if are_files:
-                await self._each(lambda engine: engine.update_weights(request))
-            else:
-                await self._engines()[0].update_weights(request)
-        except FailedPrecondition:
-            await self._forget_update()
-            raise
-
-    async def finish_weight_update(self) -> None:
-        """See `EngineClient`. One engine packs the weights; once it serves them, the others map them.
-
-        An engine that fails to map them is ended, and restarts with them. Requests must be paused.
-        """
-        if self._weights is None or self.vllm_config.weight_transfer_config is None:
-            await self._engines()[0].finish_weight_update()  # raises the right error
-            return
-        await unbroken(self._replace_weights(self._weights))
-
-    async def _replace_weights(self, weights: WeightFiles) -> None:
-        async with self._resuming:
-            if not self._is_paused or self._num_pausing:
-                raise FailedPrecondition(
-                    "several engines change their weights together: call pause_generation first, with mode wait, "
-                    "abort or keep, and finish_weight_update after it has returned"
-                )
-            packed, first = weights.next(), self._engines()[0]
-            try:
-                await first.finish_packed_update(packed, is_elsewhere=False)
-            except WeftError:
-                await self._forget_update()
-                raise
-            weights.use(packed)
-            await asyncio.gather(
-                *(self._adopt(engine, packed) for engine in self._engines() if engine is not first)
-            )
-
-    async def _forget_update(self) -> None:
-        """Drops a partial update in all engines, as the engine did that refused a part of it."""
-        request = WeightTransferInitRequest()
-        await self._each(lambda engine: engine.init_weight_transfer_engine(request))
-
-    async def _adopt(self, engine: FrontClient, packed: PackedWeights) -> None:
-        try:
-            await engine.finish_packed_update(packed, is_elsewhere=True)
-        except WeftError as error:
-            log.error("an engine did not take the new weights and is restarted: %s", error)
-            engine.shutdown()
-
-    # -- caches, profiles, calls by name ------------------------------------------------------
-
-    async def reset_prefix_cache(self, *args: Any, **options: Any) -> bool:
-        """See `EngineClient`; False if any engine did not reset its cache."""
-        return all(await self._each(lambda engine: engine.reset_prefix_cache(*args, **options)))
-
-    async def notify_kv_transfer_request_rejected(
+    def __init__(
         self,
-        request_id: str,
-        kv_transfer_params: dict[str, Any],
-        data_parallel_rank: int | None = None,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        metrics: Metrics | None,
+        on_config: Callable[[EngineConfig], None],
     ) -> None:
-        """See `EngineClient`; any engine can pass it on."""
-        del data_parallel_rank
-        engine = self._engines()[0]
-        await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)
+        self._config = config
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._on_config = on_config
+        self.ranks = new_ranks(config, served_ranks(config))
+        self.controls = GroupControls(self.engines, config.weight_transfer_config)
+        self.feed = KvEventFeed()
+        self._nodes: Nodes | None = None
+        self._scaling: asyncio.Task[None] | None = None
+        self.is_closing = False
+        self.closed = asyncio.Event()
 
-    async def collective_rpc(self, *args: Any, **options: Any) -> list[Any]:
-        answers = await self._each(lambda engine: engine.collective_rpc(*args, **options))
-        return [result for one in answers for result in one]
+    def use(self, config: EngineConfig) -> None:
+        """Applies another configuration from now on."""
+        self._config = config
+        self._on_config(config)
 
-    # -- adapters -----------------------------------------------------------------------------
+    async def start(
+        self, children: Sequence[EngineChild], nodes: Nodes | None, on_loading: OnLoading
+    ) -> None:
+        """Waits until the children have loaded and the other engines have joined; supervises all from then on."""
+        self.controls.weights = children[0].weights if children else None
+        self._nodes = nodes
+        await self._open_all(self.ranks, children, self._config, on_loading)
+        self._supervise_all(self.ranks)
+
+    def clients(self) -> list[FrontClient]:
+        """Returns the clients of all engines, draining ones included."""
+        return [rank.client for rank in self.ranks if rank.client is not None]
+
+    def engines(self) -> list[FrontClient]:
+        """Returns the clients of the live engines; raises if there is none."""
+        self.able()
+        return [rank.engine for rank in self.ranks if rank.is_live]
 
     @property
-    def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """Adapters of any engine: an engine that lacks one loads it when a request names it."""
-        every = [engine.lora_requests for engine in self._engines()]
-        return {name: request for one in every for name, request in one.items()}
+    def dead_error(self) -> BaseException:
+        """The error if no engine is live."""
+        return EngineDead("no engine is running; the engines are being restarted")
 
-    async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `EngineClient`. If any engine refuses a new adapter, no engine keeps it."""
-        name, lora_id = lora_request.lora_name, lora_request.lora_int_id
-        is_new = name not in self.lora_requests
+    def able(self, number: int | None = None) -> list[Rank]:
+        """Returns the ranks that take requests, or the rank `number` alone; raises if there is none."""
+        if self.is_closing:
+            raise Unavailable("the server is shutting down")
+        ranks = [rank for rank in self.ranks if not rank.is_draining]
+        if number is not None:
+            ranks = [self._pinned(number)]
+        live = [rank for rank in ranks if rank.is_live]
+        if not live:
+            raise self.dead_error
+        return [rank for rank in live if not rank.is_stalled] or live
+
+    def _pinned(self, number: int) -> Rank:
+        pinned = next((rank for rank in self.ranks if rank.number == number), None)
+        if pinned is None:  # the rank was removed after the request was checked
+            raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} does not exist")
+        if pinned.is_draining:
+            raise Unavailable(f"engine {number} accepts no more requests; it is being removed")
+        if not pinned.is_live:
+            raise EngineDead(f"engine {number} is not running; it is being restarted")
+        return pinned
+
+    # -- starts -------------------------------------------------------------------------------
+
+    async def _start_all(self, ranks: Sequence[Rank], config: EngineConfig) -> None:
+        """Starts an engine for each rank; all or none."""
+        numbers = [rank.number for rank in ranks]
+        children = await launch_all(config, numbers, weights=self.controls.weights)
+        await self._open_all(ranks, children, config)
+
+    async def _open_all(
+        self,
+        ranks: Sequence[Rank],
+        children: Sequence[EngineChild],
+        config: EngineConfig,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> None:
+        """Waits until the children, which are the first ranks, have loaded and the other ranks have joined. If any
+        fails, all are ended.
+        """
+        loaded = dict.fromkeys(ranks, 0)
+
+        async def open_one(rank: Rank, child: EngineChild | None) -> None:
+            def report(num_bytes: int, all_bytes: int) -> None:
+                loaded[rank] = num_bytes
+                on_loading(sum(loaded.values()), all_bytes * len(ranks))
+
+            if child is not None:
+                rank.client = await self._open(config.of_rank(rank.number), child, report)
+                if self._nodes is not None:
+                    self._nodes.expect(*await rank.client.collective_rpc("fingerprint"))
+            elif self._nodes is not None:
+                rank.client = await self._nodes.join(
+                    rank.number, self._tokenizer, self._metrics, report
+                )
+
+        pairs = zip_longest(ranks, children)
         try:
-            await self._each(lambda engine: engine.add_lora(lora_request))
-        except WeftError:
-            for engine in self._engines():
-                if is_new and name in engine.lora_requests:
-                    await engine.remove_lora(lora_id)
+            await gather_all(open_one(rank, child) for rank, child in pairs)
+        except BaseException:
+            for rank in ranks:
+                await self._end(rank)
+            await asyncio.gather(*(child.discard() for child in children))
             raise
-        self._adapters[lora_id] = msgspec.structs.replace(lora_request, load_inplace=False)
-        return True
 
-    async def remove_lora(self, lora_id: int) -> bool:
-        self._adapters.pop(lora_id, None)
-        self._pinned.discard(lora_id)
-        return any(await self._each(lambda engine: engine.remove_lora(lora_id)))
+    async def _open(
+        self, config: EngineConfig, child: EngineChild, on_loading: OnLoading = lambda *_: None
+    ) -> ProcessClient:
+        return await ProcessClient.start_with(
+            child, self._tokenizer, config, self._metrics, on_loading
+        )
 
-    async def list_loras(self) -> set[int]:
-        """Returns the ids of adapters that are loaded in any engine."""
-        return set().union(*await self._each(lambda engine: engine.list_loras()))
+    # -- while it serves ----------------------------------------------------------------------
 
-    async def pin_lora(self, lora_id: int) -> bool:
-        is_known = any(await self._each(lambda engine: engine.pin_lora(lora_id)))
-        if is_known:
-            self._pinned.add(lora_id)
-        return is_known
+    def _supervise_all(self, ranks: Iterable[Rank]) -> None:
+        for rank in ranks:
+            rank.supervisor = asyncio.create_task(self._supervise(rank))
+
+    async def _supervise(self, rank: Rank) -> None:
+        """Follows the events of an engine until it ends, and restarts it. An engine of a node joins by itself."""
+        is_elsewhere = self._is_elsewhere(rank)
+        why = "has left; it may join again" if is_elsewhere else "has ended"
+
+        async def run() -> str | None:
+            await self._take_events(rank)
+            await rank.engine.wait_closed()
+            if self.is_closing or rank.is_leaving:
+                return None
+            self._forget_blocks(rank)
+            rank.client = None
+            return why
+
+        pauses = Pauses(0.0, 0.0) if is_elsewhere else Pauses()
+        await keep(f"engine {rank.number}", run, lambda: self._restart(rank), log, pauses=pauses)
+
+    async def _restart(self, rank: Rank) -> None:
+        config, weights = self._config.of_rank(rank.number), self.controls.weights_key
+        if self._nodes is not None and self._is_elsewhere(rank):
+            client: FrontClient = await self._nodes.join(
+                rank.number, self._tokenizer, self._metrics
+            )
+        else:
+            client = await self._open(config, await launched(config, self.controls.weights))
+        try:
+            await self.controls.catch_up(client)
+            self.controls.check_weights(weights)
+            # The number of engines changed meanwhile.
+            while config != (share := self._config.of_rank(rank.number)):
+                await client.use_share(config := share)
+        except BaseException:
+            client.shutdown()
+            await client.wait_closed()
+            raise
+        rank.client, rank.is_stalled = client, False
+
+    def _is_elsewhere(self, rank: Rank) -> bool:
+        return self._nodes is not None and rank.number not in local_ranks(self._config)
+
+    async def _take_events(self, rank: Rank) -> None:
+        """Takes in and publishes the cache events of an engine until it ends."""
+        while True:
+            try:
+                async with aclosing(rank.engine.subscribe_kv_events()) as batches:
+                    async for batch in batches:
+                        rank.prefixes.take(batch.events)
+                        self._publish(rank, batch.events)
+            except Unavailable:  # the engine is dead or shut down
+                return
+            except Overloaded:  # events were missed: the index is incomplete
+                self._forget_blocks(rank)
+
+    def _forget_blocks(self, rank: Rank) -> None:
+        rank.prefixes.clear()
+        self._publish(rank, [AllBlocksCleared()])
+
+    def _publish(self, rank: Rank, events: list[KvEvent]) -> None:
+        self.feed.publish_next(events, rank.number)
+        if rank.events is not None:
+            rank.events.publish(events)
+
+    async def _end(self, rank: Rank) -> None:
+        """Ends an engine that has no requests, and forgets its state."""
+        rank.is_leaving = True
+        if rank.client is not None:
+            rank.client.shutdown()
+            await rank.client.wait_closed()
+        elif rank.supervisor is not None:
+            rank.supervisor.cancel()
+        if rank.supervisor is not None:
+            await asyncio.gather(rank.supervisor, return_exceptions=True)
+            self._forget_blocks(rank)
+        close_events([rank])
+        if self._metrics is not None:
+            self._metrics.remove_engine(rank.number)
+
+    # -- more or fewer ------------------------------------------------------------------------
+
+    async def scale(self, new_data_parallel_size: int, drain_timeout: float) -> None:
+        """See `scale_elastic_ep`. Once scaling has begun, it goes on if its caller is cancelled."""
+        if self._config.elastic_config is None:
+            refuse_scaling()
+        check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+        check_number("drain_timeout", drain_timeout, 0, MAX_DRAIN_S, above=True)
+        if self.is_closing:
+            raise Unavailable("the server is shutting down")
+        if self.is_scaling:
+            raise Unavailable("the number of engines is being changed already; try again later")
+        self._scaling = asyncio.create_task(self._scale(new_data_parallel_size, drain_timeout))
+        self._scaling.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._scaling)
+
+    @property
+    def is_scaling(self) -> bool:
+        """True while the number of engines is being changed."""
+        return self._scaling is not None and not self._scaling.done()
+
+    async def _scale(self, size: int, drain_timeout: float) -> None:
+        former = len(self.ranks)
+        if size == former:
+            return
+        config = self._config.of_size(size)
+        if size > former:
+            await self._add(config)
+        else:
+            await self._drain(self.ranks[size:], drain_timeout)
+            leaving, self.ranks = self.ranks[size:], self.ranks[:size]
+            self.use(config)
+            await asyncio.gather(*(self._end(rank) for rank in leaving))
+        log.info("scaled to %d engines, from %d", size, former)
+        shared = self.ranks[: min(size, former)]  # new engines were started with their share
+        await gather_available(
+            rank.engine.use_share(config.of_rank(rank.number)) for rank in shared if rank.is_live
+        )
+
+    async def _add(self, config: EngineConfig) -> None:
+        """Starts the missing engines; if one fails, none joins."""
+        numbers = range(len(self.ranks), config.data_parallel_size)
+        _check_room(config, len(numbers))
+        ranks = new_ranks(config, numbers)
+        weights = self.controls.weights_key
+        try:
+            await self._start_all(ranks, config)
+        except BaseException:
+            close_events(ranks)
+            raise
+        try:
+            await self.controls.catch_up(*(rank.engine for rank in ranks))
+            self.controls.check_weights(weights)
+        except BaseException:
+            await asyncio.gather(*(self._end(rank) for rank in ranks))
+            raise
+        self.ranks = [*self.ranks, *ranks]
+        self.use(config)
+        self._supervise_all(ranks)
+
+    async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
+        """Sends these ranks no more requests, and waits until their open requests are finished."""
+        if self.controls.may_be_paused and any(rank.num_open for rank in ranks):
+            raise FailedPrecondition(
+                "requests of the engines to remove cannot finish while paused: call resume_generation first"
+            )
+        for rank in ranks:
+            rank.is_draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                for rank in ranks:
+                    await rank.idle.wait()
+        except BaseException as error:
+            for rank in ranks:
+                rank.is_draining = False
+            if not isinstance(error, TimeoutError):
+                raise
+            count = sum(rank.num_open for rank in ranks)
+            raise DeadlineExceeded(
+                f"after {timeout_s:g} s the engines to remove still had {count} open requests; "
+                "no engine was removed"
+            ) from None
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Ends all engines; `closed` is set when they have ended."""
+        if self.is_closing:
+            return
+        self.is_closing = True
+        if self._scaling is not None:
+            self._scaling.cancel()
+        for rank in self.ranks:
+            if rank.client is not None:
+                rank.client.shutdown(timeout)
+            elif rank.supervisor is not None:
+                rank.supervisor.cancel()
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        tasks = [self._scaling, *(rank.supervisor for rank in self.ranks)]
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        self.feed.close(EngineDead("the engines were shut down"))
+        close_events(self.ranks)
+        if self._nodes is not None:
+            self._nodes.close()
+        self.closed.set()
+
+
+def _check_room(config: EngineConfig, num_new: int) -> None:
+    elastic, size = config.elastic_config, config.data_parallel_size
+    assert elastic is not None
+    if elastic.num_threads < size:
+        raise FailedPrecondition(
+            f"{size} engines need at least {size} threads, but --num-threads is {elastic.num_threads}"
+        )
+    needed, free = num_new * elastic.engine_bytes, backend_of(config).free_bytes()
+    if needed > free:
+        raise FailedPrecondition(
+            f"{size} engines need {format_bytes(needed)} more memory, {format_bytes(elastic.engine_bytes)} for each "
+            f"new engine, but only {format_bytes(free)} are free; a smaller --kv-cache-bytes reduces this"
+        )

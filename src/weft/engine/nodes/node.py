@@ -6,13 +6,12 @@ When the connection ends, the engine ends too, because nobody follows its reques
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
 
-from weft.core.aio.pauses import Pauses
+from weft.core.aio.pauses import keep
 from weft.core.aio.tasks import gather_all, is_set_within
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import LinkConfig, local_ranks
@@ -79,26 +78,29 @@ class Node:
         return await gather_all(self._keep(joining) for joining in self._joins)
 
     async def _keep(self, joining: Join) -> None:
-        """Joins, serves, and joins again, with growing pauses."""
+        """Joins, serves, and joins again, until the node leaves."""
         rank = joining.config.data_parallel_rank
         assert rank is not None
-        pauses = Pauses()
-        while not self._leaving.is_set():
-            began_at = time.monotonic()
-            try:
-                connection = await asyncio.to_thread(connect, self._link, self._secret, joining)
-                await self._serve(rank, await Channel.open(connection, FromHead), joining.config)
-                why = "the connection to the head has ended"
-            except JoinRefused as error:
-                raise ConfigError(f"engine {rank} cannot join: {error}") from None
-            except (OSError, PeerError, msgspec.DecodeError, ValueError) as error:
-                why = str(error)
-            if self._leaving.is_set():
-                return
-            pauses.lasted(time.monotonic() - began_at)
-            pause_s = pauses.next_s()
-            log.warning("engine %d joins again in %.3g s: %s", rank, pause_s, why)
+
+        async def run() -> str | None:
+            why = None if self._leaving.is_set() else await self._join(rank, joining)
+            return None if self._leaving.is_set() else why
+
+        async def sleep(pause_s: float) -> None:
             await is_set_within(self._leaving, pause_s)
+
+        await keep(f"engine {rank}", run, None, log, sleep=sleep)
+
+    async def _join(self, rank: int, joining: Join) -> str:
+        """Joins and serves until the head or the engine has ended; returns why."""
+        try:
+            connection = await asyncio.to_thread(connect, self._link, self._secret, joining)
+            await self._serve(rank, await Channel.open(connection, FromHead), joining.config)
+        except JoinRefused as error:
+            raise ConfigError(f"engine {rank} cannot join: {error}") from None
+        except (OSError, PeerError, msgspec.DecodeError, ValueError) as error:
+            return f"has not joined: {error}"
+        return "has ended, or the connection to the head has"
 
     async def _serve(self, rank: int, channel: Channel[FromHead], config: EngineConfig) -> None:
         """Runs an engine until it ends or the head disconnects."""

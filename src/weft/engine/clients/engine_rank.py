@@ -1,0 +1,138 @@
+"""`Rank`: one of several engines of a group, and the start of their processes."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weft.core.config.engine import EngineConfig
+from weft.core.observe.metrics import Metrics
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.process_client import OnLoading, launched
+from weft.engine.front.client import FrontClient
+from weft.engine.front.kv_publisher import KvEventStream
+from weft.engine.front.prefix_index import PrefixIndex
+from weft.engine.ipc.weight_files import WeightFiles
+from weft.text.tokenizer import Tokenizer
+
+# Weight of an unfinished answer in the backlog, in prompt tokens: about what a short answer has still to generate.
+ANSWER_TOKENS = 64
+
+
+@dataclass(slots=True, eq=False)
+class Rank:
+    """One of several engines. `client` is None while the engine is down. `events` is the stream for ZeroMQ
+    subscribers.
+
+    A draining rank takes no more requests. `idle` is set while no request of the rank is followed (`num_open` is
+    0).
+    """
+
+    number: int
+    client: FrontClient | None = None
+    supervisor: asyncio.Task[None] | None = None
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    events: KvEventStream | None = None
+    chosen_at: int = 0
+    is_stalled: bool = False
+    is_draining: bool = False
+    is_leaving: bool = False
+    num_open: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def is_live(self) -> bool:
+        """True if the engine is running."""
+        return self.client is not None and self.client.is_running
+
+    @property
+    def engine(self) -> FrontClient:
+        """Client of a live rank."""
+        assert self.client is not None
+        return self.client
+
+    @property
+    def backlog(self) -> int:
+        """Work to compute here, in prompt tokens."""
+        return self.engine.num_uncached_tokens + ANSWER_TOKENS * self.engine.num_open_answers
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Counts a request as open while it is followed."""
+        self.num_open += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            if not self.num_open:
+                self.idle.set()
+
+
+class Nodes(Protocol):
+    """Other machines, whose engines join the engines of this machine."""
+
+    def expect(self, fingerprint: str) -> None:
+        """Sets the fingerprint of the weights that every joining engine must have."""
+
+    async def join(
+        self,
+        rank: int,
+        tokenizer: Tokenizer,
+        metrics: Metrics | None,
+        on_loading: OnLoading = ...,
+    ) -> FrontClient:
+        """Waits until the engine of that rank has joined and loaded; returns its client."""
+
+    def close(self) -> None:
+        """Accepts no more engines."""
+
+
+def new_ranks(config: EngineConfig, numbers: Iterable[int]) -> list[Rank]:
+    """Makes all ranks or none: raises `ConfigError` if a rank cannot publish its events."""
+    ranks: list[Rank] = []
+    try:
+        for number in numbers:
+            given = config.kv_events_config
+            ranks.append(
+                Rank(number, events=None if given is None else KvEventStream(given, number))
+            )
+    except BaseException:
+        close_events(ranks)
+        raise
+    return ranks
+
+
+def close_events(ranks: Iterable[Rank]) -> None:
+    """Stops publishing the events of these ranks."""
+    for rank in ranks:
+        if rank.events is not None:
+            rank.events.close()
+            rank.events = None
+
+
+async def launch_all(
+    config: EngineConfig,
+    numbers: Sequence[int],
+    *,
+    begun: EngineChild | None = None,
+    weights: WeightFiles | None = None,
+) -> list[EngineChild]:
+    """Launches a process for each rank; all or none. `begun` is the process of the first rank, if it was launched
+    already.
+    """
+    children = [] if begun is None else [begun]
+    weights = weights if begun is None else begun.weights
+    try:
+        for number in numbers[len(children) :]:
+            child = await launched(config.of_rank(number), weights)
+            children.append(child)
+            weights = child.weights
+    except BaseException:
+        await asyncio.gather(*(child.discard() for child in children))
+        raise
+    return children
