@@ -48,7 +48,6 @@ class DrawnReader(Reader):
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """See `Reader`."""
         shape = self.shapes[name]
         drawn = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
         if len(shape) == 1:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
@@ -23,24 +24,9 @@ EXECUTING_CALLS = {"eval", "exec", "__import__"}
 EXECUTING_METHODS = {"recv_pyobj", "send_pyobj"}
 EXECUTING_KEYWORDS = {"allow_pickle", "trust_remote_code"}
 GENERATED = "src/weft/pb/"
-# Packages whose names are held to docs/glossary.md; the others follow.
-WORDED = (
-    "cli",
-    "compat",
-    "compute",
-    "core",
-    "engine",
-    "epp",
-    "model",
-    "rpc",
-    "schema",
-    "text",
-    "vllm",
-    "web",
-    "wire",
-)
-# They quote sentences that are refused elsewhere: what changed, and the rule itself.
+# These files quote sentences that are refused elsewhere: the changelog, the rule itself, and its test.
 QUOTING = {"CHANGELOG.md", "docs/style.md", "tests/tools/test_check_tree.py"}
+# A shorter phrase may be a part of a good sentence, so it is refused only as a whole text.
 _LEAST_WORDS = 4
 LOCAL_PATHS = re.compile(r"(?<![\w.~}/])/(work|root|Users|home/\w+)/\w")
 
@@ -113,21 +99,70 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-def refused_sentences(style: str) -> tuple[str, ...]:
-    """The sentences in the column *not* of docs/style.md; single words and lists of them are left out."""
-    rows = re.findall(r"^\| ([^|`]+?) \| [^|]+ \|$", style, re.MULTILINE)
-    sentences = (row.strip(" .").lower() for row in rows)
-    return tuple(s for s in sentences if len(s.split()) >= _LEAST_WORDS)
+class Refused(NamedTuple):
+    """The texts in the column *not* of docs/style.md."""
+
+    sentences: tuple[str, ...]  # refused anywhere in a text; in lower case
+    wholes: frozenset[str]  # refused as a whole string, table cell or title
+    docstrings: re.Pattern[str]  # refused as a whole docstring
 
 
-def check_sentences(path: str, text: str, refused: tuple[str, ...]) -> Iterator[str]:
+def refused_texts(style: str) -> Refused:
+    """Reads the table of docs/style.md; `X` in a refused docstring stands for any name."""
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+) \|$", style, re.MULTILINE)
+    texts = [row.strip(" .") for row, better in rows if row != "not" and better != "(no docstring)"]
+    texts = [text for text in texts if text.strip("-")]
+    docstrings = [row for row, better in rows if better == "(no docstring)"]
+    patterns = [
+        re.escape(text).replace("X", "[^`]+") for row in docstrings for text in row.split(" / ")
+    ]
+    return Refused(
+        tuple(text.lower() for text in texts if len(text.split()) >= _LEAST_WORDS),
+        frozenset(text for text in texts if len(text.split()) < _LEAST_WORDS),
+        re.compile("|".join(patterns) or r"(?!)"),
+    )
+
+
+def check_sentences(path: str, text: str, refused: Refused) -> Iterator[str]:
     """Findings in any text file: sentences that docs/style.md replaces by better ones."""
+    if path in QUOTING:
+        return
     lowered = text.lower()
-    for sentence in refused:
-        at = -1 if path in QUOTING else lowered.find(sentence)
+    for sentence in refused.sentences:
+        at = lowered.find(sentence)
         if at >= 0:
             number = lowered.count("\n", 0, at) + 1
             yield f"{path}:{number}: {sentence!r}; docs/style.md has a better sentence"
+    wholes = _strings(text) if path.endswith(".py") else _cells(text)
+    for number, whole in wholes:
+        if whole.strip(" .") in refused.wholes:
+            yield f"{path}:{number}: {whole!r}; docs/style.md has a better sentence"
+    for number, docstring in _docstrings(text) if path.endswith(".py") else ():
+        if refused.docstrings.fullmatch(docstring):
+            yield f"{path}:{number}: {docstring!r} says nothing; leave the docstring out"
+
+
+def _strings(text: str) -> Iterator[tuple[int, str]]:
+    """Line and value of each string of a Python module."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring of a Python module."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring is not None:
+                yield node.body[0].lineno, docstring
+
+
+def _cells(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each heading and table cell; a number before a heading is left out."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for cell in re.sub(r"^#+ (\d+\. )?", "|", line).split("|"):
+            yield number, cell.strip()
 
 
 def check_text(path: str, text: str) -> Iterator[str]:
@@ -146,8 +181,7 @@ def check_tree(root: Path) -> Iterator[str]:
     glossary = root / "docs" / "glossary.md"
     refused = not_in_names(glossary.read_text("utf-8") if glossary.is_file() else "")
     style = root / "docs" / "style.md"
-    sentences = refused_sentences(style.read_text("utf-8") if style.is_file() else "")
-    worded = tuple(f"src/weft/{package}/" for package in WORDED)
+    sentences = refused_texts(style.read_text("utf-8") if style.is_file() else "")
     paths = sorted(set(listed.split("\0")) - {""})
     yield from check_packages(path for path in paths if (root / path).is_file())
     for path in paths:
@@ -162,7 +196,7 @@ def check_tree(root: Path) -> Iterator[str]:
         yield from check_sentences(path, text, sentences)
         if path.endswith(".py"):
             yield from check_module(path, text)
-        if path.endswith(".py") and path.startswith(worded):
+        if path.endswith(".py") and path.startswith("src/weft/"):
             yield from check_words(path, text, refused)
 
 

@@ -244,7 +244,6 @@ class MutantFinder:
     def find_spec(
         self, name: str, _path: object = None, _target: object = None
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
         if name != self._name:
             return None
         loader = MutantLoader(name, self._mutant)

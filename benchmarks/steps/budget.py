@@ -70,13 +70,11 @@ class _WatchedRunner:
         self._num_rows = num_rows
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """See `Runner`."""
         self._runner.allocate_kv(
             num_blocks=num_blocks, block_size=block_size, num_state_slots=num_state_slots
         )
 
     def forward(self, batch: Batch) -> FloatArray:
-        """See `Runner`."""
         if not len(batch.token_ids) == len(batch.query_starts) - 1 == self._num_rows:
             return self._runner.forward(batch)
         before = self._runner.seconds()

@@ -91,32 +91,26 @@ class AsyncRunner:
         return self.inner.state_slots
 
     def read_block(self, block_id):
-        """See `BlockCopies`."""
         self.stream.run_to()
         return self.inner.read_block(block_id)
 
     def copy_block(self, block_id, place):
-        """See `BlockCopies`."""
         self.stream.run_to()
         self.inner.copy_block(block_id, place)
 
     def write_block(self, block_id, data):
-        """See `BlockCopies`."""
         self.stream.run_to()
         self.inner.write_block(block_id, data)
 
     def block_rows(self, block_id):
-        """See `BlockCopies`."""
         self.stream.run_to()
         return self.inner.block_rows(block_id)
 
     def forward(self, batch):
-        """See `Runner`."""
         assert batch.token_sources is None
         return self._launch(lambda: self.inner.forward(batch), batch)
 
     def forward_after(self, batch, device_token_ids):
-        """See `AsyncRunner`."""
         sources = batch.token_sources
         assert sources.max() >= 0
         # What stands in place of a token that is not known may not matter.
@@ -131,7 +125,6 @@ class AsyncRunner:
         return self._launch(compute, batch)
 
     def wait(self, rows):
-        """See `AsyncRunner`."""
         rows.pending.sync()
 
     def _launch(self, compute, batch):
@@ -146,7 +139,6 @@ class AsyncSampled:
     device_token_ids: DeviceArray
 
     def result(self):
-        """See `Sampled`."""
         return self.pending.sync()
 
 
@@ -157,7 +149,6 @@ class AsyncSampler:
         self.stream = stream
 
     def sample(self, logits, choices, *mode):
-        """See `Sampler`."""
         outcome = self.stream.launch(
             lambda: NativeSampler.sample(logits.pending.value, choices, *mode).result()
         )
@@ -175,7 +166,6 @@ class AsyncBackend(DeviceBackend):
         self.runners: list[AsyncRunner] = []
 
     def load(self, checkpoint, compute, *, max_model_len):
-        """See `Backend`."""
         runner = self._native.load(checkpoint, compute, max_model_len=max_model_len)
         self.runners.append(AsyncRunner(runner, self.stream))
         return self.runners[-1]

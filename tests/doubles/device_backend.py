@@ -39,7 +39,6 @@ class DeviceSampler:
         self.calls: list[Choices] = []
 
     def sample(self, logits, choices, mode):
-        """See `Sampler`."""
         self.calls.append(choices)
         return NativeSampler.sample(logits.values, choices, mode)
 
@@ -55,7 +54,6 @@ class DeviceRunner:
         self._runner = runner
 
     def forward(self, batch):
-        """See `Runner`."""
         return DeviceRows(self._runner.forward(batch))
 
 
@@ -72,13 +70,10 @@ class DeviceBackend:
         return getattr(self._native, name)
 
     def configure(self, options, card):
-        """See `Backend`."""
         return msgspec.structs.replace(self._native.configure(options, card), compute=self._name)
 
     def free_bytes(self):
-        """See `Backend`."""
         return self._memory
 
     def load(self, checkpoint, compute, *, max_model_len):
-        """See `Backend`."""
         return DeviceRunner(self._native.load(checkpoint, compute, max_model_len=max_model_len))

@@ -33,7 +33,6 @@ class GatedRunner(FakeRunner):
         self._gate.release(num_steps)
 
     def forward(self, batch):
-        """See `Runner`."""
         assert self._gate.acquire(timeout=PATIENCE_S), "nobody allowed this step"
         logits = super().forward(batch)
         self.num_logit_rows.append(len(logits))

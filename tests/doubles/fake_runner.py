@@ -29,13 +29,11 @@ class FakeRunner:
         self._block_size = 0
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """See `Runner`."""
         self._slots = np.full(num_blocks * block_size, -1, np.int64)
         self._epochs = np.full(num_blocks * block_size, -1, np.int64)
         self._block_size = block_size
 
     def forward(self, batch: Batch) -> FloatArray:
-        """See `Runner`."""
         self._store(batch)
         rows = [self._row(batch, row) for row in batch.logit_rows]
         return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
@@ -46,7 +44,6 @@ class FakeRunner:
         self._epochs[batch.slots] = self.epoch
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
-        """See `BlockCopies`."""
         return (
             np.stack([pool[self._places(block_id)] for pool in self._pools()])
             .reshape(-1)
@@ -54,16 +51,13 @@ class FakeRunner:
         )
 
     def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
-        """See `BlockCopies`."""
         place[...] = self.read_block(block_id)
 
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
-        """See `BlockCopies`."""
         for pool, content in zip(self._pools(), data.view(np.int64).reshape(2, -1), strict=True):
             pool[self._places(block_id)] = content
 
     def block_rows(self, block_id: int) -> list[memoryview]:
-        """See `BlockCopies`."""
         return [memoryview(pool[self._places(block_id)]).cast("B") for pool in self._pools()]
 
     def _pools(self):

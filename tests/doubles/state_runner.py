@@ -16,20 +16,16 @@ class StateSlots:
         self._states = states
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
-        """See `Copies`."""
         assert self._states[block_id] >= 0, "nothing was written there"
         return self._states[block_id : block_id + 1].copy().view(np.uint8)
 
     def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
-        """See `Copies`."""
         place[...] = self.read_block(block_id)
 
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
-        """See `Copies`."""
         self._states[block_id : block_id + 1].view(np.uint8)[...] = data
 
     def block_rows(self, block_id: int) -> list[memoryview]:
-        """See `Copies`."""
         return [memoryview(self._states[block_id : block_id + 1]).cast("B")]
 
 
@@ -47,16 +43,13 @@ class StateRunner(FakeRunner):
 
     @property
     def state_slots(self) -> StateSlots:
-        """See `BlockCopies`."""
         return StateSlots(self._states)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """See `Runner`."""
         super().allocate_kv(num_blocks=num_blocks, block_size=block_size)
         self._states = np.full(num_state_slots, -1, np.int64)
 
     def forward(self, batch: Batch) -> FloatArray:
-        """See `Runner`."""
         reads, writes = batch.state_reads.tolist(), batch.state_writes.tolist()
         starts = batch.query_starts.tolist()
         begins = [batch.positions[start] == 0 for start in starts[:-1]]

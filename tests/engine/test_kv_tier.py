@@ -303,7 +303,6 @@ class BrokenBlocks(MemoryBlocks):
             raise OSError(self.error, "the disk says no")
 
     def write(self, name, data):
-        """See `BlockStore`."""
         self._do()
         super().write(name, data)
 

@@ -278,12 +278,10 @@ class Replacing:
         self.adapters = {}
 
     def add_adapter(self, adapter_id, adapter):
-        """See `AdapterStore`."""
         self.adapters[adapter_id] = adapter
         self.change()
 
     def remove_adapter(self, adapter_id):
-        """See `AdapterStore`."""
         del self.adapters[adapter_id]
 
 

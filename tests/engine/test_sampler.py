@@ -353,7 +353,6 @@ class FailsFirst(NativeSampler):
 
     @staticmethod
     def sample(logits, choices, mode):
-        """See `Sampler`."""
         if len(choices) > 1:
             raise RuntimeError("too many")
         return NativeSampler.sample(logits, choices, mode)
@@ -404,7 +403,6 @@ class CountingSampler:
         self.calls = []
 
     def sample(self, logits, choices, mode):
-        """See `Sampler`."""
         self.calls.append(choices)
         return NativeSampler.sample(logits, choices, mode)
 

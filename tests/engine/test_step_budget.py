@@ -20,7 +20,6 @@ class Machine(FakeRunner):
         self.taken: list[float] = []
 
     def forward(self, batch):
-        """See `Runner`."""
         rows = len(batch.token_ids)
         seen = float(batch.positions.sum()) / 1000
         self.taken.append(self.step_s + rows * self.row_s + seen * self.context_s)

@@ -17,7 +17,6 @@ class TickingRunner(FakeRunner):
         self.now = 100.0
 
     def forward(self, batch):
-        """See `Runner`."""
         self.now += 1.0
         return super().forward(batch)
 

@@ -36,7 +36,6 @@ class DyingRunner(FakeRunner):
         self._num_left = dies_at
 
     def forward(self, batch):
-        """See `Runner`."""
         self.count()
         return super().forward(batch)
 
@@ -47,12 +46,10 @@ class DyingRunner(FakeRunner):
         super().copy_block(block_id, place)
 
     def write_block(self, block_id, data):
-        """See `BlockCopies`."""
         self.count()
         super().write_block(block_id, data)
 
     def block_rows(self, block_id):
-        """See `BlockCopies`."""
         self.count()
         return super().block_rows(block_id)
 
@@ -68,7 +65,6 @@ class DyingStates(DyingRunner, StateRunner):
 
     @property
     def state_slots(self):
-        """See `BlockCopies`."""
         return CountedSlots(self._states, self.count)
 
 
@@ -86,7 +82,6 @@ class CountedSlots(StateSlots):
         super().copy_block(block_id, place)
 
     def block_rows(self, block_id):
-        """See `Copies`."""
         self._count()
         return super().block_rows(block_id)
 

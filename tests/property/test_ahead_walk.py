@@ -47,7 +47,7 @@ def test_a_walk_on_a_device_launches_steps_ahead():
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=10, max_size=60))
 def test_a_walk_ahead_changes_no_answer(kind, steps):
-    """See `test_sleep_walk`."""
+    """A random walk gives the same answers whether steps are launched ahead or run in turn."""
     check(kind(steps).play(), kind.in_turn)
 
 
@@ -56,5 +56,5 @@ def test_a_walk_ahead_changes_no_answer(kind, steps):
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=10, max_size=60))
 def test_many_walks_ahead_change_no_answer(kind, steps):
-    """See `test_sleep_walk`."""
+    """A random walk gives the same answers whether steps are launched ahead or run in turn."""
     check(kind(steps).play(), kind.in_turn)

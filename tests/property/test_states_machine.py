@@ -35,7 +35,6 @@ class Lender:
         self._runner = runner
 
     def offer(self, request_id, block_ids, hashes, num_computed, slot):
-        """See `Lender`."""
         assert len(block_ids) == len(hashes) > 0
         self._block_ids[request_id] = block_ids
         self.leases[request_id] = {}
@@ -47,7 +46,6 @@ class Lender:
         return {"remote_block_ids": [self._block_ids[request_id]]}
 
     def advance(self, request_id, num_computed, slot):
-        """See `Lender`."""
         lease = self.leases[request_id]
         for block_id in self._block_ids[request_id][:num_computed]:
             lease[block_id] = self._runner.read_block(block_id).tobytes()
@@ -56,7 +54,6 @@ class Lender:
             self.states[request_id] = slot, self._runner.state_slots.read_block(slot).tobytes()
 
     def withdraw(self, request_id):
-        """See `Lender`."""
         self.check()
         del self.leases[request_id]
         self.states.pop(request_id, None)
@@ -101,7 +98,6 @@ class StatesMachine(RuleBasedStateMachine):
         )
 
     def make_runner(self):
-        """What computes."""
         return StateRunner()
 
     @rule(

@@ -14,7 +14,7 @@ from tools.check_tree import (
     check_words,
     not_in_names,
     package_sizes,
-    refused_sentences,
+    refused_texts,
 )
 
 
@@ -120,13 +120,48 @@ def test_a_word_inside_another_is_left_alone():
     assert list(check_words("src/weft/core/a.py", text, refused)) == []
 
 
-def test_a_sentence_that_the_style_guide_replaces_is_found():
-    """Whatever its case; the guide itself quotes them."""
-    style = (
-        "| not | but |\n| --- | --- |\n| Times a sequence gave way. | Number of preemptions. |\n"
-    )
-    refused = refused_sentences(style)
-    (finding,) = check_sentences("src/a.py", "# times a sequence gave way, so far\n", refused)
-    assert finding.startswith("src/a.py:1: 'times a sequence gave way'")
-    assert list(check_sentences("docs/style.md", style, refused)) == []
-    assert len(refused_sentences((ROOT / "docs" / "style.md").read_text("utf-8"))) >= 12
+STYLE = """
+| not | but |
+| --- | --- |
+| Times a sequence gave way. | Number of preemptions. |
+| What computes | Compute backend |
+| Yes. / See `X`. | (no docstring) |
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line"),
+    [
+        ("src/a.py", "# times a sequence gave way, so far\n", 1),
+        ("src/a.py", 'X = 1\nHELP = "What computes."\n', 2),
+        ("docs/a.md", "| flag | help |\n| --- | --- |\n| `--a` | What computes |\n", 3),
+        ("docs/decisions/0001-a.md", "# 1. What computes\n", 1),
+        ("src/a.py", 'def f():\n    """See `Runner.run`."""\n    return 1\n', 2),
+    ],
+)
+def test_a_text_that_the_style_guide_replaces_is_found(path: str, text: str, line: int):
+    """A long one is found inside of another text, a short one only as a whole string, cell, title or docstring."""
+    (finding,) = check_sentences(path, text, refused_texts(STYLE))
+    assert finding.startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("docs/style.md", STYLE),
+        ("src/a.py", '"""Say what computes a step."""\nX = "Yes."\n'),
+        ("docs/a.md", "What computes a step is the backend.\n"),
+        ("src/a.py", 'def f():\n    """See `Runner`: a token for each row."""\n'),
+    ],
+)
+def test_a_text_that_only_contains_a_short_one_is_left_alone(path: str, text: str):
+    """So the check gives no false alarms; the guide itself quotes all of them."""
+    assert list(check_sentences(path, text, refused_texts(STYLE))) == []
+
+
+def test_the_style_guide_lists_texts_of_every_kind():
+    """Its table is read, row by row."""
+    refused = refused_texts((ROOT / "docs" / "style.md").read_text("utf-8"))
+    assert len(refused.sentences) >= 18
+    assert {"What computes", "Models of old"} <= refused.wholes
+    assert refused.docstrings.fullmatch("It is over.")

@@ -467,7 +467,6 @@ async def let_go(*scored: Sequence[PositionLogprobs | None] | None) -> None:
 
 
 async def let_go_of(output: RequestOutput) -> None:
-    """See `let_go`."""
     await let_go(output.prompt_logprobs, *(answer.logprobs for answer in output.outputs))
 
 

@@ -17,7 +17,6 @@ class OnHost:
         self.allocate_kv = self.inner.allocate_kv
 
     def forward(self, batch):
-        """See `Runner`."""
         return self.inner.forward(batch).cpu().numpy()
 
     def fill_kv(self, value):

@@ -219,7 +219,6 @@ class FrontClient(EngineClient):
         return self._requests.num_active
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """See `RequestRunner.release_remote`."""
         self._requests.release_remote(source)
 
     # -- state --------------------------------------------------------------------------------

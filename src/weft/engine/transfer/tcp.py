@@ -151,8 +151,6 @@ def _after(rows: list[memoryview], count: int) -> list[memoryview]:
 
 
 class TcpConnector:
-    """See `Connector`."""
-
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
