@@ -58,13 +58,16 @@ struct HeldBatch {
     // Integer fields: the first four are always present, the others are optional.
     static constexpr std::array kFields = {"token_ids",      "positions",    "query_starts", "logit_rows",  "slots",
                                            "token_types",    "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
-                                           "num_state_rows", "block_tables", "embeds"};
+                                           "num_state_rows", "attend_ends",  "block_tables", "embeds",
+                                           "rope_positions", "deep_embeds"};
     static constexpr std::size_t kNumRequired = 4;
-    static constexpr std::size_t kNumInts = 11;
+    static constexpr std::size_t kNumInts = 12;
 
     std::array<std::optional<Ints>, kNumInts> ints;
     std::optional<Table> block_tables;
     std::optional<Rows> embeds;
+    std::optional<Table> rope_positions;
+    std::optional<Levels> deep_embeds;
 
     explicit HeldBatch(const nb::object& batch) {
         static const std::array<PyObject*, kFields.size()> names = interned();
@@ -73,6 +76,8 @@ struct HeldBatch {
             if (!ints[i]) throw nb::type_error((std::string(kFields[i]) + " must not be None").c_str());
         block_tables = field_of<Table>(batch, kFields[kNumInts], names[kNumInts]);
         embeds = field_of<Rows>(batch, kFields[kNumInts + 1], names[kNumInts + 1]);
+        rope_positions = field_of<Table>(batch, kFields[kNumInts + 2], names[kNumInts + 2]);
+        deep_embeds = field_of<Levels>(batch, kFields[kNumInts + 3], names[kNumInts + 3]);
     }
 
     // Interned names of the fields, made once and kept for the life of the process.
@@ -87,7 +92,7 @@ struct HeldBatch {
         const std::array<std::span<const std::int32_t>*, kNumInts> places = {
             &batch.token_ids,   &batch.positions,   &batch.query_starts, &batch.logit_rows,   &batch.slots,
             &batch.token_types, &batch.adapter_ids, &batch.embed_rows,   &batch.state_reads,  &batch.state_writes,
-            &batch.num_state_rows};
+            &batch.num_state_rows, &batch.attend_ends};
         for (std::size_t i = 0; i < kNumInts; i++)
             *places[i] = i < kNumRequired ? span_of(*ints[i]) : optional_span(ints[i], *ints[0], kFields[i]);
         if (!keeps_kv) batch.slots = {};
@@ -96,14 +101,19 @@ struct HeldBatch {
             batch.table_width = static_cast<std::int64_t>(block_tables->shape(1));
         }
         if (embeds) batch.embeds = {embeds->data(), embeds->size()};
+        if (rope_positions) batch.rope_positions = {rope_positions->data(), rope_positions->size()};
+        if (deep_embeds) batch.deep_embeds = {deep_embeds->data(), deep_embeds->size()};
         return batch;
     }
 };
 
-void forward(weft::Model& model, const nb::object& given, Logits& outputs, std::optional<Logits>& hidden) {
+void forward(weft::Model& model, const nb::object& given, Logits& outputs, std::optional<Logits>& hidden,
+             int first_layer, int end_layer) {
     const HeldBatch held(given);
     weft::Batch batch = held.spans(model.spec().is_causal);
     batch.wants_hidden = hidden.has_value();
+    batch.first_layer = first_layer;
+    batch.end_layer = end_layer;
     const std::span<float> out(outputs.data(), outputs.size());
     const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
     const nb::gil_scoped_release release;
@@ -204,7 +214,13 @@ void bind_model(nb::module_& module) {
              nb::call_guard<nb::gil_scoped_release>())
         // noconvert: a conversion would write to a copy instead of the given array.
         .def("forward", &forward, nb::arg("batch"), nb::arg("outputs").noconvert(),
-             nb::arg("hidden").noconvert().none())
+             nb::arg("hidden").noconvert().none(), nb::arg("first_layer") = 0, nb::arg("end_layer") = 0)
+        .def("project", [](weft::Model& model, const std::string& name, const Rows& x, Logits& out) {
+                 const std::span<float> rows(out.data(), out.size());
+                 const nb::gil_scoped_release release;
+                 model.project(name, {x.data(), x.size()}, rows);
+             },
+             nb::arg("name"), nb::arg("x").noconvert(), nb::arg("out").noconvert())
         .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
                  const std::span<float> rows(out.data(), out.size());
                  const nb::gil_scoped_release release;

@@ -170,27 +170,29 @@ protected:
         with(all.tiles, all.first_key, lesser(shared_keys, all.end_key), 0, tokens);
         for (int token = 0; token < tokens; token++) {
             const int first_key = first_key_of(position_of(token));
-            with(tiles_of(token), first_key < shared_keys ? shared_keys : first_key, end_key_of(position_of(token)),
-                 token, 1);
+            with(tiles_of(token), first_key < shared_keys ? shared_keys : first_key, end_key_of(token), token, 1);
         }
     }
 
-    // The first and the end of the keys that a row at `position` sees; both grow with the position.
+    // The first of the keys that a row at `position` sees, and the end of those that a token's row sees.
     int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
-    int end_key_of(int position) const {
+    int end_key_of(int token) const {
+        if (task.ends != nullptr) return task.ends[row_of(token)] + 1;
+        const int position = position_of(token);
         return task.after < task.end - position ? position + task.after + 1 : task.end;
     }
 
     // The keys that at least one of these tokens sees.
     Range keys_of(int first_token, int last_token) const {
         int lowest = position_of(first_token);
-        int highest = lowest;
+        int highest = end_key_of(first_token);
         for (int token = first_token + 1; token < last_token; token++) {
             const int position = position_of(token);
+            const int end = end_key_of(token);
             lowest = position < lowest ? position : lowest;
-            highest = position > highest ? position : highest;
+            highest = end > highest ? end : highest;
         }
-        return {first_key_of(lowest), end_key_of(highest)};
+        return {first_key_of(lowest), highest};
     }
 
     // The tiles with keys that at least one of these rows sees: other tiles add nothing.
@@ -332,7 +334,7 @@ protected:
         const int position = position_of(token);
         const int num_keys = (end_tile - first_tile) * kLanes;
         const int low = first_key_of(position) - first_tile * kLanes;
-        const int high = end_key_of(position) - first_tile * kLanes;
+        const int high = end_key_of(token) - first_tile * kLanes;
         const int begin = lesser((low > 0 ? low : 0) / kLanes * kLanes, num_keys);
         const int end = lesser((high > 0 ? high + kLanes - 1 : 0) / kLanes * kLanes, num_keys);
         // Only the first and the last few keys can be hidden: the rest need no mask.

@@ -171,6 +171,8 @@ struct AttentionTask {
     // Share of a stage: scores of some tiles, weights of some rows, some columns of the output.
     int share = 0;
     int num_shares = 1;
+    // By row: the last position that it sees, instead of `after` keys after its own; null: none.
+    const std::int32_t* ends = nullptr;
 };
 
 struct Kernels {

@@ -83,6 +83,10 @@ public:
     void embed(std::span<const std::int32_t> token_ids, std::span<float> out);
     void logits(std::span<const float> hidden, std::span<float> outputs);
 
+    // Computes the projection `name` of rows [rows][input]; writes [rows][output]. Throws std::invalid_argument for
+    // an unknown name, and for sizes that do not fit.
+    void project(const std::string& name, std::span<const float> x, std::span<float> out);
+
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
 

@@ -54,6 +54,31 @@ void check_rows(const ModelSpec& spec, const Batch& batch) {
             if (batch.logit_rows[i - 1] >= batch.logit_rows[i]) refuse("logit_rows must rise where hidden states are wanted");
     check_range(batch.logit_rows, static_cast<std::int64_t>(batch.token_ids.size()), "logit_rows");
     if (spec.num_positions > 0) check_range(batch.positions, spec.num_positions - spec.position_offset, "positions");
+    if (!batch.rope_positions.empty() && batch.rope_positions.size() != 3 * batch.token_ids.size())
+        refuse("rope_positions must have three entries for each row of token_ids");
+    check_range(batch.rope_positions, std::numeric_limits<std::int32_t>::max(), "rope_positions");
+    const int num_layers = static_cast<int>(spec.layers.size());
+    if (batch.first_layer < 0 || batch.end_layer < 0 || batch.end_layer > num_layers ||
+        batch.first_layer >= (batch.end_layer == 0 ? num_layers : batch.end_layer))
+        refuse("first_layer and end_layer must be a range of the model's layers");
+    if (spec.is_causal && (batch.first_layer != 0 || batch.end_layer != 0))
+        refuse("first_layer and end_layer must be 0 where keys and values are kept");
+}
+
+// Checks that rows see themselves, and nothing behind the rows of their sequence.
+void check_ends(const ModelSpec& spec, const Batch& batch) {
+    if (batch.attend_ends.empty()) return;
+    if (!spec.is_causal) refuse("attend_ends must be None where rows see their whole sequence");
+    if (batch.attend_ends.size() != batch.token_ids.size()) refuse("attend_ends must have as many rows as token_ids");
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
+        const auto begin = static_cast<std::size_t>(batch.query_starts[i]);
+        const auto end = static_cast<std::size_t>(batch.query_starts[i + 1]);
+        const auto rows = batch.positions.subspan(begin, end - begin);
+        const std::int32_t last = *std::max_element(rows.begin(), rows.end());
+        for (std::size_t row = begin; row < end; row++)
+            if (batch.attend_ends[row] < batch.positions[row] || batch.attend_ends[row] > last)
+                refuse_row("attend_ends", row, "must be from its position to the last of its sequence in the step");
+    }
 }
 
 // Checks the rows whose embeddings come with the batch.
@@ -64,6 +89,13 @@ void check_embeds(const ModelSpec& spec, const Batch& batch) {
         if (rows[i - 1] >= rows[i]) refuse("embed_rows must rise");
     if (batch.embeds.size() != rows.size() * static_cast<std::size_t>(spec.input_size()))
         refuse("embeds must have a row of hidden_size for each of embed_rows, or a pair where rows are joined");
+    if (!batch.deep_embeds.empty()) {
+        const std::size_t level = batch.embeds.size();
+        if (level == 0 || batch.deep_embeds.size() % level != 0 || batch.deep_embeds.size() / level >= spec.layers.size())
+            refuse("deep_embeds must have a row of hidden_size for each of embed_rows, for fewer levels than layers");
+        if (spec.norm_placement != NormPlacement::kBefore || spec.joins_hidden)
+            refuse("deep_embeds must be None unless norms come before, and rows are not joined");
+    }
     if (spec.joins_hidden && rows.size() != batch.token_ids.size()) refuse("embed_rows must be all rows: they are joined");
 }
 
@@ -257,6 +289,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     check_sizes(spec, batch);
     check_rows(spec, batch);
     check_embeds(spec, batch);
+    check_ends(spec, batch);
     if (spec.is_causal) check_pool(kv, batch);
     else check_whole(batch);
     const bool keeps_states = spec.has_states() || spec.has_recurrences();
@@ -275,7 +308,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
         if (keeps_states)
             plan.sequence_by_row.resize(static_cast<std::size_t>(batch.query_starts[i + 1]), static_cast<int>(i));
     }
-    if (spec.is_causal && plan.gathers.empty())
+    if (spec.is_causal && plan.gathers.empty() && batch.attend_ends.empty())
         share_prefixes(plan, batch.positions, attention_tokens(attention_rows, spec.group()));
     return std::move(planner.plan);
 }

@@ -33,6 +33,16 @@ struct Batch {
 
     bool wants_hidden = false;  // True: return the hidden state of every row too
 
+    // [levels][embed_rows][hidden_size], added to hidden states after layers 0 to levels - 1.
+    std::span<const float> deep_embeds{};
+    std::span<const std::int32_t> rope_positions{};  // [rows][3]: frame, row, column; empty: `positions` for all three
+    // By row, the last position that the row sees, its own or a later one; empty: its own.
+    std::span<const std::int32_t> attend_ends{};
+
+    // Layers [first_layer, end_layer) of a model that is not causal; 0 for `end_layer`: all.
+    int first_layer = 0;
+    int end_layer = 0;
+
     // The end of the rows of a sequence that advance its states.
     int state_end(int sequence) const {
         const auto at = static_cast<std::size_t>(sequence);

@@ -10,9 +10,11 @@ namespace weft {
 struct Rope {
     std::vector<float> frequencies;
     float attention_factor = 1;
+    // By pair: which of a row's three positions (frame, row, column) turns it; empty: the first.
+    std::vector<int> axes{};
 };
 
-// Computes cosines of all pairs at a position, then sines.
-void turn(const Rope& rope, std::int32_t position, float* cosines);
+// Computes cosines of all pairs at a row's three positions, then sines.
+void turn(const Rope& rope, const std::int32_t* positions, float* cosines);
 
 }  // namespace weft

@@ -132,6 +132,17 @@ void check_int8(const ModelSpec& spec) {
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }
 
+void check_projections(const ModelSpec& spec) {
+    need(spec.projections.size() <= 64, "projections", "at most 64");
+    for (const ProjectionSpec& projection : spec.projections) {
+        check_size(projection.input, "projections: input");
+        check_size(projection.inner, "projections: inner", 0);
+        check_size(projection.output, "projections: output");
+        need(projection.norm_size == 0 || (projection.norm_size > 0 && projection.input % projection.norm_size == 0),
+             "projections: norm_size", "0 or a divisor of input");
+    }
+}
+
 void check_join(const ModelSpec& spec) {
     if (!spec.joins_hidden) return;
     need(spec.is_causal && !spec.tied_head && !spec.has_embed_norm, "joins_hidden",
@@ -229,11 +240,15 @@ void check(const ModelSpec& spec) {
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());
         need(pairs >= 1 && 2 * pairs <= spec.head_dim, "ropes", "at most head_dim / 2 frequencies");
+        need(rope.axes.empty() || rope.axes.size() == rope.frequencies.size(), "ropes: axes", "one for each frequency");
+        for (const int axis : rope.axes) need(axis >= 0 && axis <= 2, "ropes: axes", "from 0 to 2");
     }
     check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
     for (const LayerSpec& layer : spec.layers) check_recurrence(spec, layer);
     check_convolutions(spec);
+    check_projections(spec);
+    need(spec.has_last_norm || !spec.is_causal, "has_last_norm", "true where the model is causal");
     check_int8(spec);
 }
 

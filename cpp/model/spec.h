@@ -81,6 +81,21 @@ struct LayerSpec {
     bool has_attention() const { return conv_width == 0 && !recurrence; }
 };
 
+// Rows from another width to the model's, or from it to another: an optional norm of each `norm_size` elements, an
+// optional linear layer with an activation, and a linear layer. Tensors are "project.NAME." and norm, up, down.
+struct ProjectionSpec {
+    std::string name;
+    int input = 0;
+    int norm_size = 0;  // a divisor of `input`; 0: no norm
+    Norm norm = Norm::kLayer;
+    float norm_eps = 0;
+    int inner = 0;  // 0: one linear layer, "down"
+    Activation activation = Activation::kGelu;
+    int output = 0;
+
+    int depth() const { return round_up(inner == 0 ? input : inner, kPanelColumns); }
+};
+
 struct ModelSpec {
     int vocab_size = 0;
     int hidden_size = 0;
@@ -119,6 +134,8 @@ struct ModelSpec {
     // Rows begin with a token's embedding and a hidden state from the batch: each is normed and multiplied, and the
     // results are added. Such a model has no embedding table.
     bool joins_hidden = false;
+    bool has_last_norm = true;  // after the last layer; always there if the model is causal
+    std::vector<ProjectionSpec> projections;
     bool has_head = true;  // False: the outputs are hidden states after the last norm
     bool tied_head = false;
     int num_outputs = 0;  // columns of the head; 0: one for each token

@@ -71,8 +71,7 @@ void Step::run(std::span<float> hidden) {
     });
     if (spec_.joins_hidden) join();
     lap(Part::kPrepare);
-    const int num_layers = static_cast<int>(spec_.layers.size());
-    for (int index = 0; index < num_layers; index++) layer(index);
+    for (int index = batch_.first_layer; index < end_layer(); index++) layer(index);
     if (batch_.wants_hidden) give_hidden(hidden);
     if (last_.count == 0) return;
     if (spec_.has_head) head();
@@ -83,9 +82,12 @@ void Step::run(std::span<float> hidden) {
 // Computes the rotations of the row's position.
 void Step::turn_row(int row) {
     const auto at = static_cast<std::size_t>(row);
+    const std::int32_t position = batch_.positions[at];
+    const std::int32_t same[] = {position, position, position};
+    const std::int32_t* positions = batch_.rope_positions.empty() ? same : &batch_.rope_positions[3 * at];
     for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
         const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[rope].frequencies.size());
-        turn(spec_.ropes[rope], batch_.positions[at],
+        turn(spec_.ropes[rope], positions,
              floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
     }
 }
@@ -100,10 +102,13 @@ void Step::prepare(int row) {
     if (given != nullptr) std::copy_n(given, spec_.hidden_size, hidden);
     else weights.embed(batch_.token_ids[at], hidden);
     if (given == nullptr && !adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
+    std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
+    const auto first = static_cast<std::size_t>(batch_.first_layer);
+    const NormWeights& before = weights.layers[first].attention_norm_before;
+    if (first > 0) return residual(all_.hidden, row, nullptr, {none_, none_, before});
     weights.add_place(type, batch_.positions[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
-    std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
-    residual(all_.hidden, row, nullptr, {none_, weights.embed_norm, weights.layers[0].attention_norm_before});
+    residual(all_.hidden, row, nullptr, {none_, weights.embed_norm, before});
 }
 
 const float* Step::rotations(int rope, int row) const {
@@ -121,7 +126,7 @@ std::byte* Step::layer_keys(int index) const {
 void Step::layer(int index) {
     const auto at = static_cast<std::size_t>(index);
     const LayerWeights& weights = model_.weights_.layers[at];
-    const bool is_last = at + 1 == spec_.layers.size();
+    const bool is_last = index + 1 == end_layer();
     linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
     const LayerSpec& of_layer = spec_.layers[at];
@@ -336,6 +341,7 @@ AttentionTask Step::attention_task(int index, int number) const {
     task.values = is_gathered ? gathered + plan_.gathers.size() * spec_.tile_bytes() : layer_values(index);
     task.tiles = plan_.tiles.data() + piece.first_tile;
     task.positions = batch_.positions.data();
+    task.ends = batch_.attend_ends.empty() ? nullptr : batch_.attend_ends.data();
     task.first_row = piece.first_row;
     task.last_row = piece.last_row;
     if (piece.shared_tiles > 0) {
@@ -410,6 +416,7 @@ void Step::finish_layer(int index, const LayerRows& rows) {
     } else {
         add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
     }
+    if (!batch_.deep_embeds.empty()) add_deep(index);
     const LayerSpec& of_layer = spec_.layers[at];
     if (spec_.mlp_size(of_layer) > 0) {
         linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
@@ -419,9 +426,26 @@ void Step::finish_layer(int index, const LayerRows& rows) {
         experts_.run(*of_layer.experts, layer, normed, rows.count, wide, model_.expert_loads_[at]);
     const NormWeights& after = layer.mlp_norm_after;
     const NormWeights& sum = layer.mlp_norm_sum;
-    if (at + 1 < spec_.layers.size()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});
+    const bool is_whole = at + 1 == spec_.layers.size();
+    if (index + 1 < end_layer()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});
     else if (spec_.has_head) add_rows({after, sum, weights.norm});
-    else add_rows({after, spec_.has_norm_of_sum() ? sum : weights.norm, none_, true});
+    else add_rows({after, spec_.has_norm_of_sum() || !is_whole ? sum : weights.norm, none_, true});
+}
+
+// Adds the rows that come with the batch for this layer's output. The MLP reads hidden states no more: they have
+// been normed for it already.
+void Step::add_deep(int index) {
+    const std::size_t level = batch_.embeds.size();
+    const std::size_t begin = static_cast<std::size_t>(index) * level;
+    if (begin >= batch_.deep_embeds.size()) return;
+    const auto size = static_cast<std::size_t>(spec_.hidden_size);
+    model_.pool_.share(static_cast<int>(batch_.embed_rows.size()), kLanes, [&](int, int first, int end) {
+        for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(end); i++) {
+            float* hidden = all_.hidden.floats(batch_.embed_rows[i]);
+            const float* added = batch_.deep_embeds.data() + begin + i * size;
+            for (std::size_t at = 0; at < size; at++) hidden[at] += added[at];
+        }
+    });
 }
 
 void Step::residual(const RowsAt& hidden, int row, const float* added, const Norms& norms) {

@@ -44,6 +44,7 @@ private:
     void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
+    void add_deep(int index);
     void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
     template <class Task, class Gemm>
     void share(const Matrix& matrix, const Task& task, Gemm gemm);
@@ -61,6 +62,8 @@ private:
     void lap(Part part);
     // True if the last layer has outputs.
     bool has_ends() const { return last_.count > 0 || batch_.wants_hidden; }
+    // The end of the layers of this step.
+    int end_layer() const { return batch_.end_layer == 0 ? static_cast<int>(spec_.layers.size()) : batch_.end_layer; }
 
     std::byte* layer_keys(int index) const;
     std::byte* layer_values(int index) const { return layer_keys(index) + half_layer_; }

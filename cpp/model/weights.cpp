@@ -48,6 +48,10 @@ std::size_t table_elements(const ModelSpec& spec) {
 template <class Bytes>
 std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     std::size_t sum = bytes(head_shape(spec)) + 2 * bytes(join_shape(spec));
+    for (const ProjectionSpec& projection : spec.projections) {
+        const auto [up, down] = projection_shapes(projection);
+        sum += bytes(up) + bytes(down);
+    }
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
@@ -155,21 +159,28 @@ PackedShape join_shape(const ModelSpec& spec) {
     return {size, size, false};
 }
 
+std::pair<PackedShape, PackedShape> projection_shapes(const ProjectionSpec& spec) {
+    const PackedShape down{spec.depth(), round_up(spec.output, kPanelColumns), false};
+    if (spec.inner == 0) return {PackedShape{}, down};
+    return {{round_up(spec.input, kPanelColumns), spec.depth(), false}, down};
+}
+
 std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
 
 Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool)
-    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file, pool)) {
+    : layers(spec.layers.size()), projections(spec.projections.size()), spec_(spec), file_(file), region_(region_of(spec, file, pool)) {
     for (std::size_t i = 0; i < layers.size(); i++)
         place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
     if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
-    if (!spec.has_norm_of_sum()) place_norm("norm", norm);
+    if (!spec.has_norm_of_sum() && spec.has_last_norm) place_norm("norm", norm);
     if (spec.has_head) {
         head = matrix_of(head_shape(spec));
         place_matrix(spec.tied_head ? "embed" : "head",
                      {&head, 0, spec.head_columns(), spec.hidden_size, Order::kPlain, spec.head_dim});
     }
+    for (std::size_t i = 0; i < projections.size(); i++) place_projection(spec.projections[i], projections[i]);
     if (spec.joins_hidden) place_join();
     else if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
     place_table("positions", positions_, spec.num_positions);
@@ -210,6 +221,10 @@ void Weights::visit_vectors(const Visit& visit) {
     }
     for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &norm}) of_norm(*of);
     for (Matrix* matrix : {&join_embed, &join_hidden, &head}) of_matrix(*matrix);
+    for (ProjectionWeights& projection : projections) {
+        of_norm(projection.norm);
+        for (Matrix* matrix : {&projection.up, &projection.down}) of_matrix(*matrix);
+    }
 }
 
 std::string Weights::vector_bytes() {
@@ -291,6 +306,24 @@ void Weights::place_join() {
     join_hidden = matrix_of(join_shape(spec_));
     place_matrix("join_embed", {&join_embed, 0, hidden, hidden, Order::kPlain, spec_.head_dim, false, false});
     place_matrix("join_hidden", {&join_hidden, 0, hidden, hidden, Order::kPlain, spec_.head_dim, false, false});
+}
+
+void Weights::place_projection(const ProjectionSpec& spec, ProjectionWeights& projection) {
+    const std::string prefix = "project." + spec.name + ".";
+    const auto [up, down] = projection_shapes(spec);
+    if (spec.norm_size > 0) {
+        const int size = spec.norm_size;
+        const int padded = round_up(size, kLanes);
+        vectors_.insert({prefix + "norm", {&projection.norm.weight, size, size, padded}});
+        if (spec.norm == Norm::kLayer) vectors_.insert({prefix + "norm" + kBias, {&projection.norm.bias, size, size, padded}});
+        missing_.insert(prefix + "norm");
+    }
+    const int inner = spec.inner == 0 ? spec.input : spec.inner;
+    projection.down = matrix_of(down);
+    place_matrix(prefix + "down", {&projection.down, 0, spec.output, inner, Order::kPlain, spec_.head_dim, false, false});
+    if (spec.inner == 0) return;
+    projection.up = matrix_of(up);
+    place_matrix(prefix + "up", {&projection.up, 0, inner, spec.input, Order::kPlain, spec_.head_dim, false, false});
 }
 
 void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
@@ -412,7 +445,8 @@ const Place& Weights::place_of(const std::string& name) const {
 }
 
 bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
-    const bool is_bias = (name.starts_with("layers.") || name.starts_with("head.")) && name.ends_with(kBias);
+    const bool may_have_bias = name.starts_with("layers.") || name.starts_with("head.") || name.starts_with("project.");
+    const bool is_bias = may_have_bias && name.ends_with(kBias);
     const auto table = tables_.find(name);
     const auto place = places_.find(is_bias ? name.substr(0, name.size() - kBias.size()) : name);
     const auto vector = vectors_.find(name);

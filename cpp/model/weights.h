@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/place.h"
@@ -62,6 +63,12 @@ struct LayerWeights {
     NormWeights mlp_norm_sum;
 };
 
+struct ProjectionWeights {
+    NormWeights norm;
+    Matrix up;  // empty if there is one linear layer
+    Matrix down;
+};
+
 // A matrix as it will be packed; `columns` are whole panels.
 struct PackedShape {
     int depth;
@@ -101,6 +108,8 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
 // Shape of either matrix; empty if rows are not joined.
 PackedShape join_shape(const ModelSpec& spec);
+// Shapes of both matrices of a projection; the first is empty if there is one linear layer.
+std::pair<PackedShape, PackedShape> projection_shapes(const ProjectionSpec& spec);
 
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
@@ -158,6 +167,7 @@ public:
     Matrix join_hidden;
     NormWeights norm;  // after the last layer
     Matrix head;
+    std::vector<ProjectionWeights> projections;
 
 private:
     // Rows of embeddings, as `element`, row by row.
@@ -179,6 +189,7 @@ private:
     void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_join();
+    void place_projection(const ProjectionSpec& spec, ProjectionWeights& projection);
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     bool load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const;

@@ -29,6 +29,7 @@ using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Levels = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using WritableRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

@@ -21,6 +21,25 @@ weft::GroupFormat group_format(int bits, int group, const std::string& offset, c
                                                        {"float16", weft::ScaleType::kFloat16}})};
 }
 
+weft::Norm norm_named(const std::string& name) {
+    return choice<weft::Norm>("norm", name, {{"rms", weft::Norm::kRms}, {"layer", weft::Norm::kLayer}});
+}
+
+weft::Activation activation_named(const std::string& name) {
+    return choice<weft::Activation>("activation", name,
+                                    {{"silu", weft::Activation::kSilu},
+                                     {"gelu", weft::Activation::kGelu},
+                                     {"gelu_tanh", weft::Activation::kGeluTanh},
+                                     {"relu", weft::Activation::kRelu},
+                                     {"tanh", weft::Activation::kTanh},
+                                     {"relu_squared", weft::Activation::kReluSquared}});
+}
+
+weft::ProjectionSpec projection(const std::string& name, int input, int output, const std::string& norm, int norm_size,
+                                float norm_eps, int inner, const std::string& activation) {
+    return {name, input, norm_size, norm_named(norm), norm_eps, inner, activation_named(activation), output};
+}
+
 }  // namespace
 
 void bind_specs(nb::module_& module) {
@@ -84,7 +103,11 @@ void bind_specs(nb::module_& module) {
     nb::class_<weft::Rope>(module, "Rope")
         .def(nb::init<>())
         .def_rw("frequencies", &weft::Rope::frequencies)
-        .def_rw("attention_factor", &weft::Rope::attention_factor);
+        .def_rw("attention_factor", &weft::Rope::attention_factor)
+        .def_rw("axes", &weft::Rope::axes);
+    nb::class_<weft::ProjectionSpec>(module, "ProjectionSpec")
+        .def(nb::new_(&projection), nb::arg("name"), nb::arg("width"), nb::arg("output"), nb::arg("norm"),
+             nb::arg("norm_size"), nb::arg("norm_eps"), nb::arg("inner"), nb::arg("activation"));
     nb::class_<ModelSpec>(module, "ModelSpec")
         .def(nb::init<>())
         .def_rw("vocab_size", &ModelSpec::vocab_size)
@@ -117,6 +140,8 @@ void bind_specs(nb::module_& module) {
         .def_rw("logits_divisor", &ModelSpec::logits_divisor)
         .def_rw("joins_hidden", &ModelSpec::joins_hidden)
         .def_rw("has_head", &ModelSpec::has_head)
+        .def_rw("has_last_norm", &ModelSpec::has_last_norm)
+        .def_rw("projections", &ModelSpec::projections)
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(
             "element",
@@ -134,8 +159,7 @@ void bind_specs(nb::module_& module) {
              })
         .def("set_norm",
              [](ModelSpec& spec, const std::string& name) {
-                 spec.norm = choice<weft::Norm>("norm", name,
-                                                {{"rms", weft::Norm::kRms}, {"layer", weft::Norm::kLayer}});
+                 spec.norm = norm_named(name);
              })
         .def("set_norm_placement",
              [](ModelSpec& spec, const std::string& name) {
@@ -159,12 +183,6 @@ void bind_specs(nb::module_& module) {
                  spec.quantization = quantization_named(name);
              })
         .def("set_activation", [](ModelSpec& spec, const std::string& name) {
-            spec.activation = choice<weft::Activation>("activation", name,
-                                                       {{"silu", weft::Activation::kSilu},
-                                                        {"gelu", weft::Activation::kGelu},
-                                                        {"gelu_tanh", weft::Activation::kGeluTanh},
-                                                        {"relu", weft::Activation::kRelu},
-                                                        {"tanh", weft::Activation::kTanh},
-                                                        {"relu_squared", weft::Activation::kReluSquared}});
+            spec.activation = activation_named(name);
         });
 }

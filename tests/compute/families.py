@@ -457,6 +457,11 @@ def make_model(model_type: str, settings: dict) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):  # sinks are drawn where models are made
         torch.manual_seed(2)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    return draw(model)
+
+
+def draw(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with all of its weights drawn."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         learned = ("correction", "expert_bias")

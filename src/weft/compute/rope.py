@@ -64,12 +64,26 @@ def _yarn(rope: RopeSpec, plain: Wide) -> Wide:
 def rotations(
     rope: RopeSpec, frequencies: FloatArray, positions: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns cosine and sine for each row, [rows, 1, dim / 2], which all heads share."""
-    angles = positions[:, None].astype(np.float32) * frequencies  # float32, as models are trained
+    """Returns cosine and sine for each row, [rows, 1, dim / 2], which all heads share.
+
+    `positions` are those of rows, or of rows and pairs.
+    """
+    of_pairs = positions[:, None] if positions.ndim == 1 else positions
+    angles = of_pairs.astype(np.float32) * frequencies  # float32, as models are trained
     wide = angles.astype(np.float64)
     cosine = (np.cos(wide) * rope.attention_factor).astype(np.float32)
     sine = (np.sin(wide) * rope.attention_factor).astype(np.float32)
     return cosine[:, None], sine[:, None]
+
+
+def section_axes(sections: tuple[int, int, int], *, is_interleaved: bool) -> IntArray:
+    """Returns for each rotary pair which of a row's three positions turns it; see `ModelSpec`."""
+    if not is_interleaved:
+        return np.repeat(np.arange(3, dtype=np.int32), sections)
+    axes = np.zeros(sum(sections), np.int32)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
 
 
 def rotate(

@@ -67,6 +67,13 @@ def runner():
         ("embed_rows", ints(-1)),
         ("embed_rows", ints(2)),  # without what it begins with
         ("embeds", np.zeros((1, 64), np.float32)),
+        ("deep_embeds", np.zeros((1, 1, 64), np.float32)),  # without rows
+        ("rope_positions", np.zeros((5, 3), np.int32)),
+        ("rope_positions", np.full((6, 3), -1, np.int32)),
+        ("attend_ends", ints(0, 1, 2, 3, 4)),
+        ("attend_ends", ints(0, 1, 2, 3, 5, 2)),  # behind the rows of the sequence
+        ("attend_ends", ints(0, 0, 2, 3, 4, 2)),  # before the row itself
+        ("attend_ends", ints()),
     ],
 )
 def test_a_bad_field_is_refused(runner, field, value):
@@ -91,6 +98,7 @@ def test_a_step_may_have_the_rows_that_can_be_asked_for_and_no_more(runner):
 UNREAD = (
     *("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds"),
     *("state_reads", "state_writes", "num_state_rows", "token_sources"),
+    *("deep_embeds", "rope_positions", "attend_ends"),
 )
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 

@@ -45,12 +45,16 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """All query tiles of a step; keys from `first_keys` to `last_keys` are visible to a tile's rows."""
+    """All query tiles of a step; keys from `first_keys` to `last_keys` are visible to a tile's rows.
+
+    A row sees the keys up to its end, which is its position, or a later one in a span that sees both ways.
+    """
 
     sequences: Index  # [tiles]
     rows: Index  # [tiles, rows of a tile]
     is_real: Flags  # [tiles, rows of a tile]
     lane_positions: Index  # [tiles, lanes], position of the row in each lane
+    lane_ends: Index  # [tiles, lanes], and its end
     first_keys: Index  # [tiles]
     last_keys: Index  # [tiles]
 
@@ -71,12 +75,17 @@ def plan_attention(
     is_real = rows <= last_rows
     rows = np.minimum(rows, last_rows)
     positions = batch.positions.astype(np.intp)[rows]
+    ends = positions
+    if batch.attend_ends is not None:
+        ends = batch.attend_ends.astype(np.intp)[rows]
     lanes = np.minimum(np.arange(padded_length(tile_rows * groups)) // groups, tile_rows - 1)
     first_keys = np.zeros(len(rows), np.intp)
     if window is not None:
         first_keys = np.maximum(positions.min(axis=1) - window + 1, 0)
-    last_keys = positions.max(axis=1)
-    tiles = _Tiles(sequences, rows, is_real, positions[:, lanes], first_keys, last_keys)
+    last_keys = ends.max(axis=1)
+    tiles = _Tiles(
+        sequences, rows, is_real, positions[:, lanes], ends[:, lanes], first_keys, last_keys
+    )
     return AttentionPlan(tuple(_pieces(tiles, batch, block_size, window)))
 
 
@@ -101,7 +110,12 @@ def _pieces(tiles: _Tiles, batch: Batch, block_size: int, window: int | None) ->
             rounds=tuple(_rounds(first_pairs, num_pairs)),
             tile_of_pair=tile_of_pair,
             slots=_slots(tiles, batch, block_size, tile_of_pair + begin, keys),
-            is_hidden=_hidden(keys, tiles.lane_positions[part][tile_of_pair], window),
+            is_hidden=_hidden(
+                keys,
+                tiles.lane_positions[part][tile_of_pair],
+                tiles.lane_ends[part][tile_of_pair],
+                window,
+            ),
         )
         begin = end
 
@@ -123,11 +137,10 @@ def _slots(tiles: _Tiles, batch: Batch, block_size: int, tile_of_pair: Index, ke
     return slots
 
 
-def _hidden(keys: Index, lane_positions: Index, window: int | None) -> Flags:
-    positions = lane_positions[:, None, :]
-    hidden: Flags = keys[:, :, None] > positions
+def _hidden(keys: Index, lane_positions: Index, lane_ends: Index, window: int | None) -> Flags:
+    hidden: Flags = keys[:, :, None] > lane_ends[:, None, :]
     if window is not None:
-        hidden |= keys[:, :, None] <= positions - window
+        hidden |= keys[:, :, None] <= lane_positions[:, None, :] - window
     return hidden[:, None]
 
 

@@ -110,6 +110,21 @@ class LayerSpec:
 class Rope:
     frequencies: list[float]
     attention_factor: float
+    axes: list[int]
+
+class ProjectionSpec:
+    def __init__(
+        self,
+        *,
+        name: str,
+        width: int,
+        output: int,
+        norm: str,
+        norm_size: int,
+        norm_eps: float,
+        inner: int,
+        activation: str,
+    ) -> None: ...
 
 class ModelSpec:
     vocab_size: int
@@ -142,6 +157,8 @@ class ModelSpec:
     logits_divisor: float
     joins_hidden: bool
     has_head: bool
+    has_last_norm: bool
+    projections: list[ProjectionSpec]
     tied_head: bool
     element: str
     def sizes(self) -> tuple[int, int, int, tuple[int, int, int], int]: ...
@@ -199,7 +216,15 @@ class Model:
     ) -> None: ...
     def remove_adapter(self, adapter_id: int) -> None: ...
     def allocate_kv(self, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None: ...
-    def forward(self, batch: Batch, outputs: FloatArray, hidden: FloatArray | None) -> None: ...
+    def forward(
+        self,
+        batch: Batch,
+        outputs: FloatArray,
+        hidden: FloatArray | None,
+        first_layer: int = 0,
+        end_layer: int = 0,
+    ) -> None: ...
+    def project(self, name: str, x: FloatArray, out: FloatArray) -> None: ...
     def embed(self, token_ids: IntArray, out: FloatArray) -> None: ...
     def logits(self, hidden: FloatArray, out: FloatArray) -> None: ...
     @property

@@ -12,15 +12,18 @@ from weft.compute.arithmetic.grouped import LayerFormats, format_of, layer_forma
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
 from weft.compute.native.groups import load_groups
+from weft.compute.native.loading import load_tensor
+from weft.compute.native.tower import PREFIX, NativeTower, tower_bytes
 from weft.compute.protocols.backend import PackedFile
 from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
-from weft.compute.rope import inverse_frequencies
+from weft.compute.protocols.tower import TowerInputs
+from weft.compute.rope import inverse_frequencies, section_axes
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
 from weft.model.recurrence import DeltaSpec, Mamba2Spec, Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec, RopeSpec
-from weft.model.weights import Tensor, Weights, refuse_values
+from weft.model.weights import Tensor, Weights
 
 MAX_THREADS = 1024
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
@@ -93,13 +96,7 @@ class NativeModel:
         for name, packed in grouped.items():
             load_groups(self._model, name, packed)
         for name, tensor in _prepared(spec, weights, grouped):
-            is_finite = self._model.load(
-                name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
-            )
-            if tensor.scales is not None:  # the scales are finite, but their products may not be
-                is_finite = is_finite and tensor.is_finite()
-            if tensor.unchecked is not None and not is_finite:
-                refuse_values(tensor.unchecked)
+            load_tensor(self._model, name, tensor)
 
     def packed_parts(self) -> list[memoryview]:
         return [self._model.packed_bytes.data, memoryview(self._model.vector_bytes())]
@@ -159,6 +156,20 @@ class NativeRunner(NativeModel, HostBlocks):
         }
         super().__init__(spec, weights, native=native, machine=machine, grouped=grouped)
         _core.use_sampling_threads(self.num_threads)
+        self._tower = None
+        if spec.tower is not None:
+            self._tower = NativeTower(
+                spec.tower, weights, dtype=dtype, path=self.path, num_threads=self.num_threads
+            )
+
+    def set_num_threads(self, num_threads: int) -> None:
+        super().set_num_threads(num_threads)
+        if self._tower is not None:
+            self._tower.set_num_threads(num_threads)
+
+    def encode(self, inputs: TowerInputs) -> FloatArray:
+        assert self._tower is not None, "the spec has a tower"
+        return self._tower.encode(inputs)
 
     @property
     def adapters(self) -> AdapterStore:
@@ -270,6 +281,7 @@ def resident_bytes(
     rounding = Rounding(quantization, kv_cache_dtype)
     native = native_spec(spec, dtype, spec.max_position_embeddings, rounding, groups)
     weights, kv_per_token, state_per_block, per_rank, padded_to = native.sizes()
+    weights += 0 if spec.tower is None else tower_bytes(spec.tower, dtype)
     kv_dtype = "int8" if kv_cache_dtype == "int8" else native.element
     adapter = AdapterBytes(per_rank, padded_to)
     return ResidentBytes(weights, kv_per_token, state_per_block, kv_dtype, adapter)
@@ -304,6 +316,8 @@ def _prepared(
     if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, values in weights.tensors.items():
+        if name.startswith(PREFIX):
+            continue
         if (name.startswith("head.") and not spec.head_bias) or name in grouped:
             continue  # tensors of a classifier, which the pooler applies
         tensor = values.unpacked()
@@ -356,7 +370,7 @@ def native_spec(
     native.has_int8_cache = rounding.kv_cache_dtype == "int8"
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
-    native.ropes = [_native_rope(rope, max_model_len) for rope in ropes]
+    native.ropes = [_native_rope(spec, rope, max_model_len) for rope in ropes]
     layers = []
     formats = layer_formats(spec, groups, rounding.quantization)
     for layer, own in zip(spec.layers, formats, strict=True):
@@ -414,8 +428,11 @@ def _native_format(form: GroupFormat | None) -> _core.GroupFormat | None:
     return _core.GroupFormat(form.bits, form.size or 0, form.offset, form.scales)
 
 
-def _native_rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
+def _native_rope(spec: ModelSpec, rope: RopeSpec, max_model_len: int) -> _core.Rope:
     native = _core.Rope()
+    if spec.rope_sections is not None:
+        axes = section_axes(spec.rope_sections, is_interleaved=spec.has_interleaved_sections)
+        native.axes = axes.tolist()
     native.frequencies = inverse_frequencies(rope, max_model_len).tolist()
     native.attention_factor = rope.attention_factor
     return native

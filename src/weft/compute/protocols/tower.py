@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from weft.compute.protocols.runner import FloatArray
-from weft.model.towers.spec import Grid
+from weft.model.towers.spec import Grid, Resampling, TowerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,29 @@ class TowerRunner(Protocol):
         The rows of a grid are bitwise independent of the other grids. Raises `ValueError` for inputs that contradict
         each other or the spec.
         """
+
+
+def check_inputs(spec: TowerSpec, inputs: TowerInputs) -> None:
+    """Raises `ValueError` for inputs that contradict each other or the spec."""
+    patches = inputs.patches
+    if patches.dtype != np.float32 or patches.ndim != 2 or patches.shape[1] != spec.patch_dim:
+        raise ValueError(
+            f"patches must be float32 [patches, {spec.patch_dim}]; they are {patches.dtype} {list(patches.shape)}"
+        )
+    for grid in inputs.grids:
+        _check_grid(spec, grid)
+    num_patches = sum(t * h * w for t, h, w in inputs.grids)
+    if not num_patches or num_patches != len(patches):
+        raise ValueError(
+            f"grids must have as many patches as there are: they have {num_patches}, and there are {len(patches)}"
+        )
+
+
+def _check_grid(spec: TowerSpec, grid: Grid) -> None:
+    if min(grid) < 1 or grid[1] % spec.merge or grid[2] % spec.merge:
+        raise ValueError(
+            f"grids must have rows and columns in multiples of {spec.merge}; one is {list(grid)}"
+        )
+    side = spec.num_positions
+    if side and spec.resampling is Resampling.EXACT and grid[1:] != (side, side):
+        raise ValueError(f"grids must have {side} rows and columns; one is {list(grid)}")

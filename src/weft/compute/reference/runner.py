@@ -13,68 +13,31 @@ from weft.compute.arithmetic.activations import sigmoid
 from weft.compute.arithmetic.attention import AttentionPlan, attend, plan_attention
 from weft.compute.arithmetic.convolution import ConvPlan, convolve, plan_convolution
 from weft.compute.arithmetic.grouped import (
-    LayerFormats,
-    format_of,
     layer_formats,
     stored_groups,
 )
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.host_blocks import HostBlocks
-from weft.compute.native.groups import round_to_groups
 from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.compute.protocols.tower import TowerInputs
 from weft.compute.reference.adapters import AdapterRows, AdapterSet
-from weft.compute.reference.encoder import LayerNorm, Linear
-from weft.compute.reference.experts import Experts
+from weft.compute.reference.decoder_weights import DecoderLayer, DecoderReader
 from weft.compute.reference.latent import LatentHeads
-from weft.compute.reference.parts import Join, Mlp, Norm, RmsNorm
-from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
+from weft.compute.reference.parts import Norm
+from weft.compute.reference.products import Product
 from weft.compute.reference.recurrent import RecurrentLayer, advance
-from weft.compute.reference.recurrent_layers import read_recurrent
-from weft.compute.rope import inverse_frequencies, rotate, rotations
-from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
+from weft.compute.reference.tower import ReferenceTower
+from weft.compute.rope import inverse_frequencies, rotate, rotations, section_axes
 from weft.model.lora import Adapter
 from weft.model.spec import (
-    ExpertsSpec,
-    LatentSpec,
-    LayerSpec,
     ModelSpec,
     NormPlacement,
     QkNorm,
     RopeSpec,
 )
-from weft.model.switches import Norm as NormKind
-from weft.model.weights import Tensor, Values, Weights
+from weft.model.weights import Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """The weights of one layer; norms that the spec lacks are None. Tensor names begin with `prefix`.
-
-    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers into it and out of it.
-    """
-
-    spec: LayerSpec
-    prefix: str
-    qkv: Product
-    o: Product
-    mlp: "Mlp | None"  # every row uses it; in a layer with experts it is the shared expert
-    experts: Experts | None
-    sinks: FloatArray | None
-    latent: LatentHeads | None
-    q_b: Product | None
-    recurrent: RecurrentLayer | None
-    conv: FloatArray | None
-    conv_bias: FloatArray | None
-    q_norm: Norm | None
-    k_norm: Norm | None
-    attention_norm_before: Norm | None
-    attention_norm_after: Norm | None
-    attention_norm_sum: Norm | None
-    mlp_norm_before: Norm | None
-    mlp_norm_after: Norm | None
-    mlp_norm_sum: Norm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +72,7 @@ class ReferenceRunner(HostBlocks):
         self._adapters = AdapterSet()
         stored = {name: form for name, (_, form) in stored_groups(weights).items()}
         formats = layer_formats(spec, stored, quantization)
-        reader = _Reader(spec, weights, is_int8=quantization is not None, formats=formats)
+        reader = DecoderReader(spec, weights, is_int8=quantization is not None, formats=formats)
         self._embed = reader.matrix("embed") if "embed" in weights else None
         self._join = reader.join() if spec.joins_hidden else None
         self._positions = reader.matrix("positions") if spec.num_positions else None
@@ -120,6 +83,12 @@ class ReferenceRunner(HostBlocks):
             self._head = reader.linear("", "embed" if spec.tied_head else "head")
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
+        self._axes = None  # by rotary pair: which of a row's three positions turns it
+        if spec.rope_sections is not None:
+            self._axes = section_axes(
+                spec.rope_sections, is_interleaved=spec.has_interleaved_sections
+            )
+        self._tower = None if spec.tower is None else ReferenceTower(spec.tower, weights)
         self._has_int8_cache = kv_cache_dtype == "int8"
         self._block_size = 0
         self._pool = np.zeros(0, np.float32)
@@ -168,6 +137,10 @@ class ReferenceRunner(HostBlocks):
     def remove_adapter(self, adapter_id: int) -> None:
         self._adapters.remove(adapter_id)
 
+    def encode(self, inputs: TowerInputs) -> FloatArray:
+        assert self._tower is not None, "the spec has a tower"
+        return self._tower.encode(inputs)
+
     def forward(self, batch: Batch) -> FloatArray:
         """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head."""
         with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own row only
@@ -197,7 +170,7 @@ class ReferenceRunner(HostBlocks):
             batch=batch,
             slots=batch.slots,
             rotations={
-                rope: rotations(rope, frequencies, batch.positions)
+                rope: rotations(rope, frequencies, self._rope_positions(batch))
                 for rope, frequencies in self._frequencies.items()
             },
             plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
@@ -213,7 +186,7 @@ class ReferenceRunner(HostBlocks):
         residual_scale = np.float32(spec.residual_multiplier)
         pools = (self._pool[place] for place in range(len(self._pool)))
         states, slots = iter(self._states), iter(self._slots)
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             rows = _normed(layer.attention_norm_before, hidden)
             if layer.recurrent is not None:
                 rows = self._recurrence(layer, layer.recurrent, next(slots), rows, step)
@@ -230,7 +203,14 @@ class ReferenceRunner(HostBlocks):
             rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
             hidden = _normed(layer.mlp_norm_sum, hidden)
+            if batch.deep_embeds is not None and index < len(batch.deep_embeds):
+                hidden[batch.embed_rows] += batch.deep_embeds[index]
         return hidden
+
+    def _rope_positions(self, batch: Batch) -> IntArray:
+        if self._axes is None or batch.rope_positions is None:
+            return batch.positions
+        return batch.rope_positions[:, self._axes]
 
     def _entering(self, batch: Batch, adapters: AdapterRows) -> FloatArray:
         if self._join is not None:
@@ -243,7 +223,7 @@ class ReferenceRunner(HostBlocks):
         return hidden
 
     def _attention(
-        self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
+        self, layer: DecoderLayer, pool: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
         spec, num_rows = self.spec, len(step.slots)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
@@ -275,7 +255,12 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
     def _latent_attention(
-        self, layer: _Layer, heads: LatentHeads, pool: FloatArray, rows: FloatArray, step: _Step
+        self,
+        layer: DecoderLayer,
+        heads: LatentHeads,
+        pool: FloatArray,
+        rows: FloatArray,
+        step: _Step,
     ) -> FloatArray:
         rope = layer.spec.rope
         assert rope is not None
@@ -296,7 +281,12 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
     def _convolution(
-        self, layer: _Layer, weights: FloatArray, states: FloatArray, rows: FloatArray, step: _Step
+        self,
+        layer: DecoderLayer,
+        weights: FloatArray,
+        states: FloatArray,
+        rows: FloatArray,
+        step: _Step,
     ) -> FloatArray:
         hidden = self.spec.hidden_size
         parts = step.adapters.add(layer.qkv(rows), rows, layer.prefix, (("conv_in", 0),))
@@ -308,7 +298,12 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
 
     def _recurrence(
-        self, layer: _Layer, net: RecurrentLayer, states: FloatArray, rows: FloatArray, step: _Step
+        self,
+        layer: DecoderLayer,
+        net: RecurrentLayer,
+        states: FloatArray,
+        rows: FloatArray,
+        step: _Step,
     ) -> FloatArray:
         made = layer.qkv(rows)
         if net.unrounded is not None:
@@ -325,7 +320,7 @@ class ReferenceRunner(HostBlocks):
         heads = rows.reshape(len(rows), -1, self.spec.head_dim)
         return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
 
-    def _mlp(self, layer: _Layer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+    def _mlp(self, layer: DecoderLayer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
         result = None
         if layer.mlp is not None:
             inner = self.spec.mlp_size(layer.spec)
@@ -351,13 +346,6 @@ class ReferenceRunner(HostBlocks):
         return logits
 
 
-_PLACES = ("before", "after", "sum")
-_NORMS = (
-    *("q_norm", "k_norm"),
-    *(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES),
-)
-
-
 def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
     return rows if norm is None else norm(rows)
 
@@ -368,130 +356,3 @@ def _rounded(heads: FloatArray) -> FloatArray:
     """
     whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
     return (whole.values * whole.scales[:, None]).reshape(heads.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reader of weights in the runner's form: aligned float32, with linear layers of the same input joined."""
-
-    spec: ModelSpec
-    weights: Weights
-    is_int8: bool
-    formats: list[LayerFormats]
-
-    def layer(self, index: int, spec: LayerSpec) -> _Layer:
-        """Returns everything of one layer."""
-        prefix = f"layers.{index}."
-        latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
-        first = "q_a" if f"{prefix}q_a" in self.weights else "q"
-        into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
-        return _Layer(
-            spec=spec,
-            prefix=prefix,
-            latent=latent,
-            qkv=self.linear(prefix, *into),
-            q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
-            o=self.linear(prefix, out),
-            mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
-            experts=None if spec.experts is None else self.experts(prefix, spec.experts),
-            sinks=self.vector(f"{prefix}sinks"),
-            recurrent=read_recurrent(self.weights, prefix, spec.recurrence, self.spec.norm_eps)
-            if spec.recurrence
-            else None,
-            conv=self.vector(f"{prefix}conv"),
-            conv_bias=self.vector(f"{prefix}conv.bias"),
-            **{name: self.optional_norm(prefix + name) for name in _NORMS},
-        )
-
-    def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
-        """Returns the per-head part of latent attention, in float32 even if other linear layers are quantized."""
-        norm = self.weights[f"{prefix}kv_a_norm"].float32()
-        query_norm = self.vector(f"{prefix}q_a_norm")
-        return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
-
-    def join(self) -> Join:
-        """Returns the layer that joins pairs into rows."""
-        embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
-        assert embed is not None
-        assert hidden is not None
-        return Join(embed, hidden, Linear(self.matrix("join"), None))
-
-    def mlp(self, prefix: str) -> Mlp:
-        """Returns the MLP whose tensor names begin with `prefix`."""
-        names = ("gate", "up") if self.spec.is_gated else ("up",)
-        up, down = self.linear(prefix, *names), self.linear(prefix, "down")
-        return Mlp(self.spec, up, down)
-
-    def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
-        """Returns the experts of a layer."""
-        names = ("router", "shared_gate") if spec.weighs_shared else ("router",)
-        router = np.concatenate([self.matrix(prefix + name) for name in names])
-        mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
-        return Experts(
-            spec,
-            Linear(router, self.vector(f"{prefix}router.bias")),
-            self.vector(f"{prefix}router_correction"),
-            tuple(mlps),
-        )
-
-    def matrix(self, name: str) -> FloatArray:
-        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
-        return _aligned(self.weights[name])
-
-    def vector(self, name: str) -> FloatArray | None:
-        """Returns a tensor that not every decoder has, or the weights of a convolution."""
-        return self.weights[name].float32() if name in self.weights else None
-
-    def optional_norm(self, name: str) -> Norm | None:
-        """Returns a norm that not every decoder has."""
-        if name not in self.weights:
-            return None
-        weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
-        eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
-        if self.spec.norm is NormKind.LAYER:
-            return LayerNorm(weight, self.vector(bias), eps)
-        return RmsNorm(weight, eps)
-
-    def linear(self, prefix: str, *names: str) -> Product:
-        """Returns the linear layers of one input, joined."""
-        bias = self.biases(prefix, names)
-        form = format_of(prefix + names[0], self.formats)
-        if form is not None:
-            tensors = self.weights.tensors
-            return GroupedLinear(
-                tuple(_in_groups(tensors[prefix + name], form) for name in names), bias
-            )
-        if self.is_int8:
-            return Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
-        parts = [self.matrix(prefix + name) for name in names]
-        return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
-
-    def biases(self, prefix: str, names: tuple[str, ...]) -> FloatArray | None:
-        """Returns the biases, joined; zeros for a matrix without a bias if another one has it."""
-        if not any(f"{prefix}{name}.bias" in self.weights for name in names):
-            return None
-        found = (self.vector(f"{prefix}{name}.bias") for name in names)
-        shapes = (self.weights.tensors[prefix + name].unpacked().shape for name in names)
-        return np.concatenate(
-            [
-                np.zeros(shape[0], np.float32) if bias is None else bias
-                for bias, shape in zip(found, shapes, strict=True)
-            ]
-        )
-
-    def _int8(self, name: str) -> Int8Rows:
-        tensor = self.weights[name]
-        if tensor.scales is not None:
-            return Int8Rows(tensor.data, tensor.scales)
-        return Int8Rows.round(_aligned(tensor))
-
-
-def _aligned(tensor: Tensor) -> FloatArray:
-    return np.require(tensor.float32(), np.float32, ["C", "ALIGNED"])
-
-
-def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
-    """Returns a matrix in that format: its stored numbers, or floats quantized to it."""
-    if isinstance(values, StoredGroups) and values.group_format == form:
-        return values.grouped()
-    return round_to_groups(values.unpacked())

@@ -18,6 +18,7 @@ from weft.model.families.lineages.llama import LLAMA_FAMILIES
 from weft.model.families.lineages.olmo import OLMO_FAMILIES
 from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
+from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
 
 # Families whose config contains the config of their text model.
 NESTED = frozenset({"gemma3", "qwen3_5", "qwen3_5_moe"})
@@ -36,5 +37,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         **GLM_FAMILIES,
         **EXAONE_FAMILIES,
         **QWEN_DELTA_FAMILIES,
+        **QWEN_VL_FAMILIES,
     }
 )

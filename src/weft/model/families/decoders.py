@@ -14,10 +14,11 @@ from weft.model.families.family import GROUP_KEYS, Bias, Family
 from weft.model.families.latent import attention_scale, read_latent
 from weft.model.families.layers import FULL, SLIDING, read_layers, windows_in_use
 from weft.model.families.mamba import MAMBA_KEYS
-from weft.model.families.rope import context_length
+from weft.model.families.rope import context_length, read_sections
 from weft.model.fields import Fields, shown
-from weft.model.spec import ModelSpec, NormPlacement, QkNorm
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, QkNorm
 from weft.model.switches import Activation, Norm
+from weft.model.towers.spec import TowerSpec
 
 _MAX_WIDTH = 2**24
 
@@ -111,7 +112,8 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             f"(docs/reference/models.md); encoders: {', '.join(ENCODER_FAMILIES)}. "
             "vLLM may run it: `weft serve MODEL --engine vllm` (docs/engines.md)"
         )
-    inner = top.object("text_config") if model_type in NESTED else None
+    is_nested = model_type in NESTED or family.tower is not None
+    inner = top.object("text_config") if is_nested else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
@@ -204,7 +206,34 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         logits_divisor=_logits_divisor(reads, fields, hidden),
         head_bias=family.head_bias,
         tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
+        rope_sections=_rope_sections(family, fields, layers),
+        has_interleaved_sections=family.rope.has_interleaved_sections,
+        tower=_tower(config, hidden, len(layers)),
     )
+
+
+def _rope_sections(
+    family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
+) -> tuple[int, int, int] | None:
+    rope = next((layer.rope for layer in layers if layer.rope is not None), None)
+    if family.rope.sections is None or rope is None:
+        return None
+    return read_sections(fields, family.rope, rope)
+
+
+def _tower(config: ModelConfigFile, hidden_size: int, num_layers: int) -> TowerSpec | None:
+    """Returns the tower of a family that has one; None if the file describes the text model alone."""
+    vision = config.top.object("vision_config")
+    if config.family.tower is None or vision is None:
+        return None
+    tower = config.family.tower.read(config.top, vision)
+    if tower.output_size != hidden_size:
+        vision.refuse("out_hidden_size", f"hidden_size of the text model ({hidden_size})")
+    if len(tower.deepstack_layers) >= num_layers:
+        vision.refuse(
+            "deepstack_visual_indexes", f"fewer than the text model's layers ({num_layers})"
+        )
+    return tower
 
 
 def _refuse_unimplemented(family: Family, fields: Fields) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from weft.model.families.names import LLAMA, DecoderNames
 from weft.model.families.rope import RopeRules
+from weft.model.families.tower import TowerRow
 from weft.model.spec import NormPlacement, QkNorm
 from weft.model.switches import Norm
 
@@ -120,4 +121,5 @@ class Family:
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
+    tower: TowerRow | None = None  # of pictures; the text model is in the config's text_config
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use

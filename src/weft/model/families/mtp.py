@@ -23,7 +23,9 @@ def has_mtp(names: DecoderNames, stored: Collection[str], num_layers: int) -> bo
 def mtp_spec(spec: ModelSpec) -> ModelSpec:
     """Returns the spec of the head: its layer is like the model's last layer with attention."""
     last = next(layer for layer in reversed(spec.layers) if layer.recurrence is None)
-    return replace(spec, layers=(last,), joins_hidden=True, has_head=False, tied_head=False)
+    return replace(
+        spec, layers=(last,), joins_hidden=True, has_head=False, tied_head=False, tower=None
+    )
 
 
 def mtp_names(

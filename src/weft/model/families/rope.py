@@ -41,6 +41,10 @@ class RopeRules:
     partial: bool = False  # reads partial_rotary_factor
     per_layer_type: bool = False  # sliding layers have their own settings
     has_sections: bool = False  # sections for positions in images; a text token has the same position in all sections
+    sections: tuple[int, int, int] | None = (
+        None  # where the config has none; None: sections are not used
+    )
+    has_interleaved_sections: bool = False  # as in `ModelSpec`
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
 
 
@@ -56,6 +60,21 @@ def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) 
         # would change the angles of cached keys, so `context_length` stops there.
         return common
     return _SCALED[kind](config, settings, common)
+
+
+def read_sections(config: Fields, rules: RopeRules, rope: RopeSpec) -> tuple[int, int, int]:
+    """Returns the number of rotary pairs of each of the three positions."""
+    assert rules.sections is not None
+    settings, _ = _settings(config, rules, "full_attention")
+    pairs = rope.dim // 2
+    listed = settings.values.get("mrope_section", list(rules.sections))
+    sizes = listed if isinstance(listed, list) and len(listed) == len(rules.sections) else [0]
+    if any(type(size) is not int or size < 1 for size in sizes) or sum(sizes) != pairs:
+        settings.refuse(
+            "mrope_section", f"a list of three numbers, each at least 1, whose sum is {pairs}"
+        )
+    frames, rows, columns = sizes
+    return frames, rows, columns
 
 
 def context_length(config: Fields, rules: RopeRules) -> int:

@@ -22,7 +22,8 @@ from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.files.checkpoint import Checkpoint, TokenizerPart
 from weft.model.files.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.files.match import Matched, match_tensors
-from weft.model.files.safetensors_files import find_tensors
+from weft.model.files.safetensors_files import StoredTensor, find_tensors
+from weft.model.files.tower_layout import has_tower, tower_layout
 from weft.model.generation import (
     default_sampling_params,
     eos_token_ids,
@@ -155,7 +156,10 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
             "implemented for --runner pooling"
         )
     spec = replace(spec, has_head=pooling is None)
-    matched = _match_decoder(path, config, spec, pooling)
+    stored, row = find_tensors(path), config.family.tower
+    if pooling is not None or row is None or not has_tower(row, stored):
+        spec = replace(spec, tower=None)
+    matched = _match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
 
 
@@ -273,6 +277,8 @@ def describe(
     if isinstance(config, EncoderConfig):
         return card
     layout = decoder_layout(spec, config.family.names)
+    if spec.tower is not None and config.family.tower is not None:
+        layout += tower_layout(spec.tower, config.family.tower, ())
     num_parameters = sum(math.prod(plan.shape) for plan in layout)
     kv_elements = spec.num_attention_layers * spec.kv_parts * spec.kv_size
     return replace(
@@ -302,12 +308,16 @@ def _adapter_bytes(spec: ModelSpec, layout: tuple[TensorPlan, ...]) -> AdapterBy
 
 
 def _match_decoder(
-    path: Path, config: ModelConfigFile, spec: ModelSpec, pooling: PoolingSpec | None
+    path: Path,
+    config: ModelConfigFile,
+    spec: ModelSpec,
+    pooling: PoolingSpec | None,
+    stored: Mapping[str, StoredTensor],
 ) -> Matched:
     quantized = read_quantization(
         config.fields
     )  # read first: the quantization may explain unusual types in the files
-    family, stored = config.family, find_tensors(path)
+    family = config.family
     # A model saved without its head has no prefix in tensor names.
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
     embed = family.names.names["embed"]
@@ -316,9 +326,12 @@ def _match_decoder(
     if pooling is not None and pooling.head is not None:
         hidden, labels = spec.hidden_size, len(pooling.head.labels)
         layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
+    if spec.tower is not None and family.tower is not None:
+        layout += tower_layout(spec.tower, family.tower, stored)
     is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
     ignored = (
         *family.ignored_tensors,
+        *(family.tower.prefixes if family.tower is not None and spec.tower is None else ()),
         *(("lm_head.",) if is_headless else ()),
         *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
     )

@@ -56,7 +56,7 @@ class TensorPlan:
     `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times that
     matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are counted
     consecutively; every `step`th of them is taken, from `start` on. `heads`: the rows are those instead, from `start`
-    on.
+    on. `folded`: the file has a row as an array of these dimensions.
     """
 
     name: str
@@ -69,6 +69,7 @@ class TensorPlan:
     stack: int | None = None
     step: int = 1
     heads: HeadRows | None = None
+    folded: tuple[int, ...] | None = None
 
     @property
     def index(self) -> NDArray[np.intp] | None:
@@ -87,12 +88,15 @@ class TensorPlan:
         if self.stack is not None:
             each = (self.rows // self.stack, *self.shape[1:])
             return (self.stack, *(each[::-1] if self.is_transposed else each))
+        if self.folded is not None:
+            return (self.rows, *self.folded)
         return self.source_shape[::-1] if self.is_transposed else self.source_shape
 
     @property
     def takes_adapters(self) -> bool:
         """True for a trained matrix of the embedding, or of a linear layer that every token uses."""
         is_table = self.name == "positions" or self.name.endswith(".conv")
+        is_table = is_table or self.name.startswith("tower.")
         is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
         return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 

@@ -85,6 +85,8 @@ class Matched:
                     whole[plan.source] = self._rounded(files, plan, dtype)
             elif plan.source not in whole:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
+                if plan.folded is not None:
+                    tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
                 is_whole = plan.is_transposed and plan.stack is None
                 whole[plan.source] = tensor.transposed() if is_whole else tensor
         return Weights({plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout})

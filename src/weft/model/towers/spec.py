@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
 from weft.model.switches import Activation, Norm
 
@@ -43,6 +44,32 @@ class Projector(StrEnum):
     MERGER = "merger"
     SHUFFLE = "shuffle"
     POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionSpec:
+    """Rows of one width to rows of another: an optional norm of each `norm_size` elements, an optional linear layer
+    of `inner` outputs with an activation, and a linear layer.
+    """
+
+    name: str
+    input: int
+    output: int
+    norm: Norm = Norm.LAYER
+    norm_size: int = 0  # 0: no norm
+    norm_eps: float = 1e-6
+    inner: int = 0  # 0: one linear layer
+    activation: Activation = Activation.GELU
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """Layers [first, end) whose rows attend alike; `deepstack` is the merger for the rows after them, if any."""
+
+    first: int
+    end: int
+    is_windowed: bool
+    deepstack: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +139,66 @@ class TowerSpec:
     def row_size(self) -> int:
         """Number of elements of a row of the result: the token's own, and one part for each deepstack layer."""
         return self.output_size * (1 + len(self.deepstack_layers))
+
+    @property
+    def projections(self) -> tuple[ProjectionSpec, ...]:
+        """Projections by name: of patches to rows, of rows to tokens, and one for each deepstack layer."""
+        patch = ProjectionSpec(name="patch", input=self.patch_dim, output=self.hidden_size)
+        joined = self.joined_size
+        deep = tuple(
+            self._merger(f"deep.{index}", norm_size=joined)
+            for index in range(len(self.deepstack_layers))
+        )
+        return (patch, self._projector(), *deep)
+
+    def _projector(self) -> ProjectionSpec:
+        match self.projector:
+            case Projector.MERGER:
+                return self._merger("merger", norm_size=self.hidden_size)
+            case Projector.SHUFFLE:
+                return ProjectionSpec(
+                    name="merger", input=self.joined_size, output=self.output_size
+                )
+            case Projector.POOL:
+                return ProjectionSpec(
+                    name="merger",
+                    input=self.hidden_size,
+                    output=self.output_size,
+                    norm=Norm.RMS,
+                    norm_size=self.hidden_size,
+                    norm_eps=self.projector_eps,
+                )
+            case _:
+                assert_never(self.projector)
+
+    def _merger(self, name: str, *, norm_size: int) -> ProjectionSpec:
+        return ProjectionSpec(
+            name=name,
+            input=self.joined_size,
+            output=self.output_size,
+            norm=self.norm,
+            norm_size=norm_size,
+            norm_eps=self.projector_eps,
+            inner=self.joined_size,
+            activation=self.projector_activation,
+        )
+
+    @property
+    def runs(self) -> tuple[LayerRun, ...]:
+        """Layers in runs, each as long as possible."""
+        windowed = [
+            self.window is not None and i not in self.full_layers for i in range(self.num_layers)
+        ]
+        runs, first = [], 0
+        for end in range(1, self.num_layers + 1):
+            deep = (
+                self.deepstack_layers.index(end - 1) if end - 1 in self.deepstack_layers else None
+            )
+            is_last = end == self.num_layers
+            if is_last or deep is not None or windowed[end] != windowed[first]:
+                runs.append(LayerRun(first, end, windowed[first], deep))
+                first = end
+        return tuple(runs)
 
     def num_tokens(self, grids: Sequence[Grid]) -> int:
         """Returns the number of rows of an item with these grids."""

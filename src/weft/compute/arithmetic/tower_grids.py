@@ -1,0 +1,114 @@
+"""Grids of patches: places of patches in merge order, windows, rotary frequencies, and learned positions."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compute.protocols.runner import FloatArray, IntArray
+from weft.model.towers.spec import Grid, Resampling, TowerRope, TowerSpec
+
+Index = NDArray[np.intp]
+
+
+def places(grid: Grid, merge: int) -> Index:
+    """Returns the row and the column of each patch of one frame, [rows * columns, 2], in merge order."""
+    _, rows, columns = grid
+    index = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
+    return index.transpose(1, 3, 2, 4, 0).reshape(-1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Patches that attend to each other: `order` lists the patches segment by segment."""
+
+    order: Index
+    lengths: Index
+
+
+def frames(grid: Grid) -> Segments:
+    """Returns the frames of a grid as segments."""
+    count, rows, columns = grid
+    return Segments(np.arange(count * rows * columns), np.full(count, rows * columns))
+
+
+def windows(grid: Grid, merge: int, window: int) -> Segments:
+    """Returns the windows of a grid as segments: squares of `window` x `window` tokens, cut off at the edges."""
+    count, rows, columns = grid
+    height, width = rows // merge, columns // merge
+    row, column = np.divmod(np.arange(height * width), width)
+    across = -(-width // window)
+    number = row // window * across + column // window  # of the token's window
+    tokens = np.argsort(number, kind="stable")
+    each = merge**2
+    of_frame = (tokens[:, None] * each + np.arange(each)).reshape(-1)
+    starts = np.arange(count)[:, None] * (rows * columns)
+    return Segments((starts + of_frame).reshape(-1), np.tile(np.bincount(number) * each, count))
+
+
+def rotary_pairs(spec: TowerSpec) -> tuple[FloatArray, IntArray]:
+    """Returns radians per position of each rotary pair of a head, and the position that turns it: 1 the row, 2 the
+    column.
+    """
+    half = spec.head_dim // 2
+    match spec.rope:
+        case TowerRope.NONE:
+            return np.zeros(0, np.float32), np.zeros(0, np.int32)
+        case TowerRope.AXIAL:
+            one = spec.rope_theta ** -(np.arange(0, half, 2) / half)
+            frequencies = np.concatenate([one, one])
+        case TowerRope.ALTERNATING:
+            every = spec.rope_theta ** -(np.arange(0, spec.head_dim, 2) / spec.head_dim)
+            frequencies = np.concatenate([every[::2], every[1::2]])
+        case _:
+            assert_never(spec.rope)
+    axes = np.repeat(np.array([1, 2], np.int32), [half - half // 2, half // 2])
+    return frequencies.astype(np.float32), axes
+
+
+def learned_positions(spec: TowerSpec, table: FloatArray, grid: Grid) -> FloatArray:
+    """Returns the learned positions of the patches of one frame, [rows * columns, hidden]."""
+    index = places(grid, spec.merge)
+    side = spec.num_positions
+    match spec.resampling:
+        case Resampling.EXACT:
+            at = index[:, 0] * side + index[:, 1]
+        case Resampling.BUCKETS:
+            row, column = (
+                _buckets(size, side)[index[:, axis]] for axis, size in enumerate(grid[1:])
+            )
+            at = row * side + column
+        case Resampling.CORNERS:
+            return _bilinear(table, side, grid, index)
+        case _:
+            assert_never(spec.resampling)
+    rows: FloatArray = table[at]
+    return rows
+
+
+def _buckets(size: int, side: int) -> Index:
+    """Returns the learned position of each place along a side of `size` patches."""
+    fractions = np.arange(size, dtype=np.float32) / np.float32(size)
+    boundaries = np.arange(1, side, dtype=np.float32) / np.float32(side)
+    return np.searchsorted(boundaries, fractions, side="right")
+
+
+def _bilinear(table: FloatArray, side: int, grid: Grid, index: Index) -> FloatArray:
+    taps = [_taps(size, side) for size in grid[1:]]
+    result = np.zeros((len(index), table.shape[1]), np.float32)
+    for row, row_weight in taps[0]:
+        for column, column_weight in taps[1]:
+            at = row[index[:, 0]] * side + column[index[:, 1]]
+            weight = row_weight[index[:, 0]] * column_weight[index[:, 1]]
+            result += table[at] * weight[:, None]
+    return result
+
+
+def _taps(size: int, side: int) -> list[tuple[Index, FloatArray]]:
+    """Returns the two learned positions nearest to each place along a side, with their weights."""
+    source = np.arange(size, dtype=np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
+    low = np.floor(source)
+    above = source - low
+    first = low.astype(np.intp)
+    return [(first, 1 - above), (np.minimum(first + 1, side - 1), above)]

@@ -1,0 +1,176 @@
+"""`NativeTower`: vision towers in C++. Products, norms and attention are calls to the core, without the GIL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.arithmetic.tower_grids import (
+    frames,
+    learned_positions,
+    places,
+    rotary_pairs,
+    windows,
+)
+from weft.compute.native import _core
+from weft.compute.native.loading import load_tensor
+from weft.compute.protocols.runner import Batch, FloatArray, IntArray
+from weft.compute.protocols.tower import TowerInputs, check_inputs
+from weft.model.towers.spec import Grid, LayerRun, Projector, TowerSpec
+from weft.model.weights import Tensor, Weights
+
+PREFIX = "tower."
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The patches of all grids: their order while layers run, and the segments that attend to each other."""
+
+    order: IntArray  # patches in the order of the inputs, by row
+    windows: IntArray  # [windows], lengths
+    frames: IntArray  # [frames], lengths
+    rope_positions: IntArray  # [rows, 3]
+
+
+class NativeTower:
+    """A loaded tower; its layers are an encoder of the core. Weights are bfloat16 or float32, never quantized."""
+
+    def __init__(
+        self, spec: TowerSpec, weights: Weights, *, dtype: str, path: str, num_threads: int
+    ) -> None:
+        self._spec = spec
+        self._positions: FloatArray | None = None
+        self._model = _core.Model(native_tower(spec, dtype), path, num_threads)
+        zeros = np.zeros((1, spec.hidden_size), np.float32)
+        load_tensor(self._model, "embed", Tensor("float32", zeros))  # rows come with each batch
+        for name, values in weights.tensors.items():
+            if name == f"{PREFIX}positions":
+                self._positions = values.unpacked().float32()
+            elif name.startswith(PREFIX):
+                load_tensor(self._model, name.removeprefix(PREFIX), values.unpacked())
+
+    def set_num_threads(self, num_threads: int) -> None:
+        self._model.set_num_threads(num_threads)
+
+    def encode(self, inputs: TowerInputs) -> FloatArray:
+        """Returns the rows of all items; see `TowerRunner`."""
+        spec = self._spec
+        check_inputs(spec, inputs)
+        rows = self._project("patch", inputs.patches)
+        if self._positions is not None:
+            for grid, part in zip(inputs.grids, _split(rows, inputs.grids), strict=True):
+                of_frame = learned_positions(spec, self._positions, grid)
+                for frame in np.split(part, grid[0]):
+                    frame += of_frame
+        where = _rows_of(spec, inputs.grids)
+        rows, back = rows[where.order], np.argsort(where.order)
+        deep: dict[int, FloatArray] = {}
+        for run in spec.runs:
+            rows = self._run(run, rows, where)
+            if run.deepstack is not None:
+                joined = rows[back].reshape(-1, spec.joined_size)
+                deep[run.deepstack] = self._project(f"deep.{run.deepstack}", joined)
+        tokens = self._project("merger", self._joined(rows[back]))
+        return np.concatenate([tokens, *(deep[level] for level in sorted(deep))], axis=1)
+
+    def _joined(self, rows: FloatArray) -> FloatArray:
+        spec = self._spec
+        if spec.projector is Projector.POOL:
+            mean: FloatArray = rows.reshape(-1, spec.merge**2, spec.hidden_size).mean(axis=1)
+            return mean
+        return rows.reshape(-1, spec.joined_size)
+
+    def _project(self, name: str, rows: FloatArray) -> FloatArray:
+        width = next(one.output for one in self._spec.projections if one.name == name)
+        out = np.empty((len(rows), width), np.float32)
+        self._model.project(name, np.ascontiguousarray(rows), out)
+        return out
+
+    def _run(self, run: LayerRun, rows: FloatArray, where: _Rows) -> FloatArray:
+        lengths = where.windows if run.is_windowed else where.frames
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        every = np.arange(len(rows), dtype=np.int32)
+        batch = Batch(
+            token_ids=np.zeros(len(rows), np.int32),
+            positions=every - np.repeat(starts[:-1], lengths),
+            slots=every,  # not used, as nothing is kept
+            query_starts=starts,
+            prompt_lens=lengths,
+            block_tables=np.zeros((0, 0), np.int32),
+            logit_rows=every,
+            embed_rows=every,
+            embeds=rows,
+            rope_positions=where.rope_positions,
+        )
+        out = np.empty_like(rows)
+        self._model.forward(batch, out, None, run.first, run.end)
+        return out
+
+
+def native_tower(spec: TowerSpec, dtype: str) -> _core.ModelSpec:
+    """Returns the core's spec of a tower: an encoder whose rows come with the batch, and projections."""
+    native = _core.ModelSpec()
+    native.vocab_size = 1
+    native.hidden_size, native.intermediate_size = spec.hidden_size, spec.intermediate_size
+    native.num_heads = native.num_kv_heads = spec.num_heads
+    native.head_dim = spec.head_dim
+    native.is_causal = native.has_head = False
+    native.set_norm(spec.norm.value)
+    native.set_norm_placement("before")
+    native.norm_eps = spec.norm_eps
+    native.has_embed_norm, native.has_last_norm = spec.has_first_norm, spec.has_last_norm
+    native.is_gated = spec.is_gated
+    native.set_activation(spec.activation.value)
+    native.element = "bfloat16" if dtype == "bfloat16" else "float32"
+    frequencies, axes = rotary_pairs(spec)
+    if len(axes):
+        rope = _core.Rope()
+        rope.frequencies, rope.axes = frequencies.tolist(), axes.tolist()
+        native.ropes = [rope]
+    layers = [_core.LayerSpec() for _ in range(spec.num_layers)]
+    for layer in layers:
+        layer.rope = 0 if len(axes) else None
+    native.layers = layers
+    native.projections = [
+        _core.ProjectionSpec(
+            name=one.name,
+            width=one.input,
+            output=one.output,
+            norm=one.norm.value,
+            norm_size=one.norm_size,
+            norm_eps=one.norm_eps,
+            inner=one.inner,
+            activation=one.activation.value,
+        )
+        for one in spec.projections
+    ]
+    return native
+
+
+def tower_bytes(spec: TowerSpec, dtype: str) -> int:
+    """Returns the memory of a tower's weights."""
+    return native_tower(spec, dtype).sizes()[0] + spec.num_positions**2 * spec.hidden_size * 4
+
+
+def _split(rows: FloatArray, grids: Sequence[Grid]) -> list[FloatArray]:
+    return np.split(rows, np.cumsum([t * h * w for t, h, w in grids])[:-1])
+
+
+def _rows_of(spec: TowerSpec, grids: Sequence[Grid]) -> _Rows:
+    orders, cut, whole, positions, begin = [], [], [], [], 0
+    for grid in grids:
+        full = frames(grid)
+        parts = full if spec.window is None else windows(grid, spec.merge, spec.window)
+        at = np.zeros((len(full.order), 3), np.int32)
+        at[:, 1:] = np.tile(places(grid, spec.merge), (grid[0], 1))
+        orders.append(begin + parts.order)
+        positions.append(at[parts.order])
+        cut.append(parts.lengths)
+        whole.append(full.lengths)
+        begin += len(full.order)
+    return _Rows(
+        order=np.concatenate(orders),
+        windows=np.concatenate(cut).astype(np.int32),
+        frames=np.concatenate(whole).astype(np.int32),
+        rope_positions=np.concatenate(positions),
+    )

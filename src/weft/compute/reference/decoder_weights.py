@@ -1,0 +1,192 @@
+"""Weights of a decoder in the reference runner's form."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.arithmetic.grouped import (
+    LayerFormats,
+    format_of,
+)
+from weft.compute.arithmetic.int8 import Int8Rows
+from weft.compute.native.groups import round_to_groups
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.reference.encoder import LayerNorm, Linear
+from weft.compute.reference.experts import Experts
+from weft.compute.reference.latent import LatentHeads
+from weft.compute.reference.parts import Join, Mlp, Norm, RmsNorm
+from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
+from weft.compute.reference.recurrent import RecurrentLayer
+from weft.compute.reference.recurrent_layers import read_recurrent
+from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
+from weft.model.spec import (
+    ExpertsSpec,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+)
+from weft.model.switches import Norm as NormKind
+from weft.model.weights import Tensor, Values, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """The weights of one layer; norms that the spec lacks are None. Tensor names begin with `prefix`.
+
+    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers into it and out of it.
+    """
+
+    spec: LayerSpec
+    prefix: str
+    qkv: Product
+    o: Product
+    mlp: "Mlp | None"  # every row uses it; in a layer with experts it is the shared expert
+    experts: Experts | None
+    sinks: FloatArray | None
+    latent: LatentHeads | None
+    q_b: Product | None
+    recurrent: RecurrentLayer | None
+    conv: FloatArray | None
+    conv_bias: FloatArray | None
+    q_norm: Norm | None
+    k_norm: Norm | None
+    attention_norm_before: Norm | None
+    attention_norm_after: Norm | None
+    attention_norm_sum: Norm | None
+    mlp_norm_before: Norm | None
+    mlp_norm_after: Norm | None
+    mlp_norm_sum: Norm | None
+
+
+_PLACES = ("before", "after", "sum")
+_NORMS = (
+    *("q_norm", "k_norm"),
+    *(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderReader:
+    """Reader of weights in the runner's form: aligned float32, with linear layers of the same input joined."""
+
+    spec: ModelSpec
+    weights: Weights
+    is_int8: bool
+    formats: list[LayerFormats]
+
+    def layer(self, index: int, spec: LayerSpec) -> DecoderLayer:
+        """Returns everything of one layer."""
+        prefix = f"layers.{index}."
+        latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
+        first = "q_a" if f"{prefix}q_a" in self.weights else "q"
+        into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
+        return DecoderLayer(
+            spec=spec,
+            prefix=prefix,
+            latent=latent,
+            qkv=self.linear(prefix, *into),
+            q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
+            o=self.linear(prefix, out),
+            mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
+            experts=None if spec.experts is None else self.experts(prefix, spec.experts),
+            sinks=self.vector(f"{prefix}sinks"),
+            recurrent=read_recurrent(self.weights, prefix, spec.recurrence, self.spec.norm_eps)
+            if spec.recurrence
+            else None,
+            conv=self.vector(f"{prefix}conv"),
+            conv_bias=self.vector(f"{prefix}conv.bias"),
+            **{name: self.optional_norm(prefix + name) for name in _NORMS},
+        )
+
+    def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
+        """Returns the per-head part of latent attention, in float32 even if other linear layers are quantized."""
+        norm = self.weights[f"{prefix}kv_a_norm"].float32()
+        query_norm = self.vector(f"{prefix}q_a_norm")
+        return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
+
+    def join(self) -> Join:
+        """Returns the layer that joins pairs into rows."""
+        embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
+        assert embed is not None
+        assert hidden is not None
+        return Join(embed, hidden, Linear(self.matrix("join"), None))
+
+    def mlp(self, prefix: str) -> Mlp:
+        """Returns the MLP whose tensor names begin with `prefix`."""
+        names = ("gate", "up") if self.spec.is_gated else ("up",)
+        up, down = self.linear(prefix, *names), self.linear(prefix, "down")
+        return Mlp(self.spec, up, down)
+
+    def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
+        """Returns the experts of a layer."""
+        names = ("router", "shared_gate") if spec.weighs_shared else ("router",)
+        router = np.concatenate([self.matrix(prefix + name) for name in names])
+        mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
+        return Experts(
+            spec,
+            Linear(router, self.vector(f"{prefix}router.bias")),
+            self.vector(f"{prefix}router_correction"),
+            tuple(mlps),
+        )
+
+    def matrix(self, name: str) -> FloatArray:
+        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
+        return _aligned(self.weights[name])
+
+    def vector(self, name: str) -> FloatArray | None:
+        """Returns a tensor that not every decoder has, or the weights of a convolution."""
+        return self.weights[name].float32() if name in self.weights else None
+
+    def optional_norm(self, name: str) -> Norm | None:
+        """Returns a norm that not every decoder has."""
+        if name not in self.weights:
+            return None
+        weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
+        eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
+        if self.spec.norm is NormKind.LAYER:
+            return LayerNorm(weight, self.vector(bias), eps)
+        return RmsNorm(weight, eps)
+
+    def linear(self, prefix: str, *names: str) -> Product:
+        """Returns the linear layers of one input, joined."""
+        bias = self.biases(prefix, names)
+        form = format_of(prefix + names[0], self.formats)
+        if form is not None:
+            tensors = self.weights.tensors
+            return GroupedLinear(
+                tuple(_in_groups(tensors[prefix + name], form) for name in names), bias
+            )
+        if self.is_int8:
+            return Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
+        parts = [self.matrix(prefix + name) for name in names]
+        return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+
+    def biases(self, prefix: str, names: tuple[str, ...]) -> FloatArray | None:
+        """Returns the biases, joined; zeros for a matrix without a bias if another one has it."""
+        if not any(f"{prefix}{name}.bias" in self.weights for name in names):
+            return None
+        found = (self.vector(f"{prefix}{name}.bias") for name in names)
+        shapes = (self.weights.tensors[prefix + name].unpacked().shape for name in names)
+        return np.concatenate(
+            [
+                np.zeros(shape[0], np.float32) if bias is None else bias
+                for bias, shape in zip(found, shapes, strict=True)
+            ]
+        )
+
+    def _int8(self, name: str) -> Int8Rows:
+        tensor = self.weights[name]
+        if tensor.scales is not None:
+            return Int8Rows(tensor.data, tensor.scales)
+        return Int8Rows.round(_aligned(tensor))
+
+
+def _aligned(tensor: Tensor) -> FloatArray:
+    return np.require(tensor.float32(), np.float32, ["C", "ALIGNED"])
+
+
+def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
+    """Returns a matrix in that format: its stored numbers, or floats quantized to it."""
+    if isinstance(values, StoredGroups) and values.group_format == form:
+        return values.grouped()
+    return round_to_groups(values.unpacked())

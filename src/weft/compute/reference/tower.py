@@ -1,0 +1,188 @@
+"""`ReferenceTower`: the complete tower spec in float32 numpy, one grid after the other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.arithmetic import tiles
+from weft.compute.arithmetic.activations import activate
+from weft.compute.arithmetic.tower_grids import (
+    Segments,
+    frames,
+    learned_positions,
+    places,
+    rotary_pairs,
+    windows,
+)
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.protocols.tower import TowerInputs, check_inputs
+from weft.compute.reference.encoder import LayerNorm, Linear, attend
+from weft.compute.reference.parts import Norm, RmsNorm
+from weft.compute.rope import rotate, rotations
+from weft.model.spec import RopeSpec
+from weft.model.switches import Norm as NormKind
+from weft.model.towers.spec import Grid, ProjectionSpec, Projector, TowerSpec
+from weft.model.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    qkv: Linear
+    o: Linear
+    up: Linear  # with the gate's rows first if there is a gate
+    down: Linear
+    attention_norm: Norm
+    mlp_norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    spec: ProjectionSpec
+    norm: Norm | None
+    up: Linear | None
+    down: Linear
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Maps [rows, input] to [rows, output]."""
+        count = len(rows)
+        if self.norm is not None:
+            parts = rows.reshape(count, -1, self.spec.norm_size)
+            rows = self.norm(parts).reshape(count, -1)
+        rows = tiles.pad_rows(rows)
+        if self.up is not None:
+            rows = activate(self.spec.activation, self.up(rows))
+        return self.down(rows)[:count]
+
+
+class ReferenceTower:
+    """Loaded weights of a tower."""
+
+    def __init__(self, spec: TowerSpec, weights: Weights) -> None:
+        self._spec = spec
+        reader = _Reader(spec, weights)
+        self._positions = reader.matrix("positions") if spec.num_positions else None
+        self._first_norm = reader.norm("embed_norm", spec.norm) if spec.has_first_norm else None
+        self._last_norm = reader.norm("norm", spec.norm) if spec.has_last_norm else None
+        self._layers = [reader.layer(f"layers.{index}.") for index in range(spec.num_layers)]
+        self._projections = {one.name: reader.projection(one) for one in spec.projections}
+        self._frequencies, self._axes = rotary_pairs(spec)
+
+    def encode(self, inputs: TowerInputs) -> FloatArray:
+        """Returns the rows of all items; see `TowerRunner`."""
+        check_inputs(self._spec, inputs)
+        sizes = [t * h * w for t, h, w in inputs.grids]
+        parts = np.split(inputs.patches, np.cumsum(sizes)[:-1])
+        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own grid only
+            rows = [self._encode(p, grid) for p, grid in zip(parts, inputs.grids, strict=True)]
+        return np.concatenate(rows)
+
+    def _encode(self, patches: FloatArray, grid: Grid) -> FloatArray:
+        spec, count = self._spec, len(patches)
+        rows = self._projections["patch"](patches)
+        if self._positions is not None:
+            rows += np.tile(learned_positions(spec, self._positions, grid), (grid[0], 1))
+        if self._first_norm is not None:
+            rows = self._first_norm(rows)
+        at = np.tile(places(grid, spec.merge), (grid[0], 1))
+        turns = self._turns(at.astype(np.int32)) if len(self._axes) else None
+        whole = frames(grid)
+        parts = whole if spec.window is None else windows(grid, spec.merge, spec.window)
+        rows, deep = tiles.pad_rows(rows), []
+        for run in spec.runs:
+            for layer in self._layers[run.first : run.end]:
+                segments = parts if run.is_windowed else whole
+                rows = self._run_layer(layer, rows, segments, turns)
+            if run.deepstack is not None:
+                joined = rows[:count].reshape(-1, spec.joined_size)
+                deep.append((run.deepstack, self._projections[f"deep.{run.deepstack}"](joined)))
+        rows = rows[:count]
+        if self._last_norm is not None:
+            rows = self._last_norm(rows)
+        levels = [level for _, level in sorted(deep, key=lambda one: one[0])]
+        return np.concatenate([self._tokens(rows), *levels], axis=1)
+
+    def _tokens(self, rows: FloatArray) -> FloatArray:
+        spec = self._spec
+        if spec.projector is Projector.POOL:
+            joined = rows.reshape(-1, spec.merge**2, spec.hidden_size).mean(axis=1)
+        else:
+            joined = rows.reshape(-1, spec.joined_size)
+        return self._projections["merger"](joined)
+
+    def _turns(self, at: np.ndarray) -> tuple[FloatArray, FloatArray]:
+        plain = RopeSpec(dim=2 * len(self._axes), theta=self._spec.rope_theta)
+        return rotations(plain, self._frequencies, at[:, self._axes - 1])
+
+    def _run_layer(
+        self,
+        layer: _Layer,
+        rows: FloatArray,
+        segments: Segments,
+        turns: tuple[FloatArray, FloatArray] | None,
+    ) -> FloatArray:
+        spec = self._spec
+        count = len(segments.order)
+        qkv = layer.qkv(layer.attention_norm(rows))[:count]
+        q, k, v = qkv.reshape(count, 3, spec.num_heads, spec.head_dim).transpose(1, 0, 2, 3)
+        if turns is not None:
+            rotate(q, *turns)
+            rotate(k, *turns)
+        q *= np.float32(spec.head_dim**-0.5)
+        output = np.zeros((len(rows), spec.hidden_size), np.float32)
+        for part in np.split(segments.order, np.cumsum(segments.lengths)[:-1]):
+            output[part] = attend(q[None, part], k[None, part], v[None, part], None)[0]
+        rows = rows + layer.o(output)
+        inner = layer.up(layer.mlp_norm(rows))
+        if spec.is_gated:
+            size = spec.intermediate_size
+            inner = activate(spec.activation, inner[:, :size]) * inner[:, size:]
+        else:
+            inner = activate(spec.activation, inner)
+        return rows + layer.down(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    spec: TowerSpec
+    weights: Weights
+
+    def matrix(self, name: str) -> FloatArray:
+        """Returns one aligned matrix."""
+        return np.require(self.weights[f"tower.{name}"].float32(), np.float32, ["C", "ALIGNED"])
+
+    def linear(self, *names: str) -> Linear:
+        """Returns the linear layers of one input, joined; all of them have a bias, or none."""
+        bias = None
+        if f"tower.{names[0]}.bias" in self.weights:
+            bias = np.concatenate([self.weights[f"tower.{name}.bias"].float32() for name in names])
+        return Linear(np.concatenate([self.matrix(name) for name in names]), bias)
+
+    def norm(self, name: str, kind: NormKind, eps: float | None = None) -> Norm:
+        """Returns one norm."""
+        weight = self.weights[f"tower.{name}"].float32()
+        eps32 = np.float32(self.spec.norm_eps if eps is None else eps)
+        if kind is NormKind.RMS:
+            return RmsNorm(weight, eps32)
+        return LayerNorm(weight, self.weights[f"tower.{name}.bias"].float32(), eps32)
+
+    def layer(self, prefix: str) -> _Layer:
+        """Returns everything of one layer."""
+        up = ("gate", "up") if self.spec.is_gated else ("up",)
+        return _Layer(
+            qkv=self.linear(*(prefix + name for name in ("q", "k", "v"))),
+            o=self.linear(f"{prefix}o"),
+            up=self.linear(*(prefix + name for name in up)),
+            down=self.linear(f"{prefix}down"),
+            attention_norm=self.norm(f"{prefix}attention_norm_before", self.spec.norm),
+            mlp_norm=self.norm(f"{prefix}mlp_norm_before", self.spec.norm),
+        )
+
+    def projection(self, spec: ProjectionSpec) -> _Projection:
+        """Returns everything of one projection."""
+        prefix = f"project.{spec.name}."
+        return _Projection(
+            spec=spec,
+            norm=self.norm(f"{prefix}norm", spec.norm, spec.norm_eps) if spec.norm_size else None,
+            up=self.linear(f"{prefix}up") if spec.inner else None,
+            down=self.linear(f"{prefix}down"),
+        )

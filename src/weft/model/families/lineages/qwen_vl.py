@@ -1,0 +1,185 @@
+"""Qwen2.5-VL and Qwen3-VL: text models with positions in three rows, and their towers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from weft.model.families.encoder_families import read_activation
+from weft.model.families.family import Family
+from weft.model.families.lineages.qwen import QWEN_FAMILIES
+from weft.model.families.names import joined
+from weft.model.families.rope import RopeRules
+from weft.model.families.tower import (
+    TowerRow,
+    read_heads,
+    read_layer_list,
+    read_num_layers,
+    read_side,
+    read_width,
+)
+from weft.model.fields import Fields
+from weft.model.switches import Norm
+from weft.model.towers.spec import Projector, Resampling, TowerRope, TowerSpec
+
+_VISION: Mapping[str, object] = {
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "in_channels": 3,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "num_heads": 16,
+    "out_hidden_size": 3584,
+}
+_VISION_2_5 = {
+    **_VISION,
+    "depth": 32,
+    "hidden_act": "silu",
+    "patch_size": 14,
+    "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}
+_VISION_3 = {
+    **_VISION,
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "hidden_act": "gelu_pytorch_tanh",
+    "patch_size": 16,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [8, 16, 24],
+}
+_TOKENS = {
+    "image_token_id": 151655,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+}
+_BLOCKS = {
+    "project.patch.down": "patch_embed.proj",
+    "layer": "blocks.{}.",
+    **joined("attn.qkv", "q", "k", "v"),
+    "o": "attn.proj",
+    "attention_norm_before": "norm1",
+    "mlp_norm_before": "norm2",
+}
+_PREFIXES = ("model.visual.", "visual.")
+
+
+def _read_2_5(top: Fields, vision: Fields) -> TowerSpec:
+    vision = Fields({**_VISION_2_5, **vision.values}, vision.where)
+    common = _common(top, vision)
+    side = common.patch_size * common.merge
+    return replace(
+        common,
+        norm=Norm.RMS,
+        is_gated=True,
+        window=vision.integer("window_size", low=side, high=2**16) // side,
+        full_layers=read_layer_list(vision, "fullatt_block_indexes", common.num_layers),
+    )
+
+
+def _read_3(top: Fields, vision: Fields) -> TowerSpec:
+    vision = Fields({**_VISION_3, **vision.values}, vision.where)
+    common = _common(top, vision)
+    return replace(
+        common,
+        num_positions=read_side(vision, "num_position_embeddings"),
+        resampling=Resampling.CORNERS,
+        deepstack_layers=read_layer_list(vision, "deepstack_visual_indexes", common.num_layers),
+    )
+
+
+def _common(top: Fields, vision: Fields) -> TowerSpec:
+    hidden = read_width(vision, "hidden_size")
+    tokens = Fields({**_TOKENS, **top.values}, top.where)
+    start, end = (tokens.integer(f"vision_{part}_token_id", low=0) for part in ("start", "end"))
+    rope = vision.object("rope_parameters") or Fields({}, vision.where)
+    return TowerSpec(
+        patch_size=vision.integer("patch_size", high=1024),
+        temporal_patch_size=vision.integer("temporal_patch_size", high=64),
+        num_channels=vision.integer("in_channels", high=64),
+        hidden_size=hidden,
+        intermediate_size=read_width(vision, "intermediate_size"),
+        num_layers=read_num_layers(vision, "depth"),
+        num_heads=read_heads(vision, "num_heads", hidden, unit=4),
+        activation=read_activation(vision, "hidden_act"),
+        rope=TowerRope.AXIAL,
+        rope_theta=rope.number_or("rope_theta", 10000.0),
+        merge=vision.integer("spatial_merge_size", high=64),
+        projector=Projector.MERGER,
+        output_size=read_width(vision, "out_hidden_size"),
+        image_token_id=tokens.integer("image_token_id", low=0),
+        start_token_id=start,
+        end_token_id=end,
+    )
+
+
+_TOWER_2_5 = TowerRow(
+    read=_read_2_5,
+    names={
+        **_BLOCKS,
+        "gate": "mlp.gate_proj",
+        "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+        "project.merger.norm": "merger.ln_q",
+        "project.merger.up": "merger.mlp.0",
+        "project.merger.down": "merger.mlp.2",
+    },
+    prefixes=_PREFIXES,
+    has_frames=True,
+    unbiased=frozenset({"project.patch.down"}),
+)
+_TOWER_3 = TowerRow(
+    read=_read_3,
+    names={
+        **_BLOCKS,
+        "positions": "pos_embed",
+        "up": "mlp.linear_fc1",
+        "down": "mlp.linear_fc2",
+        "project.merger.norm": "merger.norm",
+        "project.merger.up": "merger.linear_fc1",
+        "project.merger.down": "merger.linear_fc2",
+        "project.deep.norm": "deepstack_merger_list.{}.norm",
+        "project.deep.up": "deepstack_merger_list.{}.linear_fc1",
+        "project.deep.down": "deepstack_merger_list.{}.linear_fc2",
+    },
+    prefixes=_PREFIXES,
+    has_frames=True,
+)
+
+QWEN_VL_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "qwen2_5_vl": replace(
+            QWEN_FAMILIES["qwen2"],
+            architecture="Qwen2_5_VLForConditionalGeneration",
+            defaults={
+                **QWEN_FAMILIES["qwen2"].defaults,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 1_000_000.0,
+                "max_window_layers": 80,
+            },
+            rope=RopeRules(
+                has_sections=True, sections=(16, 24, 24), aliases=(("mrope", "default"),)
+            ),
+            prefixes=("model.language_model.", "model."),
+            tower=_TOWER_2_5,
+        ),
+        "qwen3_vl": replace(
+            QWEN_FAMILIES["qwen3"],
+            architecture="Qwen3VLForConditionalGeneration",
+            defaults={
+                **QWEN_FAMILIES["qwen3"].defaults,
+                "max_position_embeddings": 128000,
+                "rope_theta": 500_000.0,
+            },
+            windows="none",
+            rope=RopeRules(
+                has_sections=True,
+                sections=(24, 20, 20),
+                has_interleaved_sections=True,
+                aliases=(("mrope", "default"),),
+            ),
+            prefixes=("model.language_model.", "model."),
+            tower=_TOWER_3,
+        ),
+    }
+)

@@ -1,0 +1,105 @@
+"""The tensors of a vision tower, under Weft's names: `tower.` followed by the name of a part.
+
+`positions` is the learned grid; `project.NAME.` leads norm, up and down of a projection of `TowerSpec`; layers and
+norms have the names of an encoder's.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from weft.model.families.tower import TowerRow
+from weft.model.files.layout import TensorPlan
+from weft.model.switches import Norm
+from weft.model.towers.spec import ProjectionSpec, TowerSpec
+
+_QKV = ("q", "k", "v")
+
+
+def tower_layout(spec: TowerSpec, row: TowerRow, stored: Collection[str]) -> tuple[TensorPlan, ...]:
+    """Returns every tensor of a tower, with the prefix of the `stored` names."""
+    prefix = next(
+        (p for p in row.prefixes if any(name.startswith(p) for name in stored)), row.prefixes[0]
+    )
+    return tuple(_Plans(spec, row, prefix).all())
+
+
+def has_tower(row: TowerRow, stored: Collection[str]) -> bool:
+    """True if a checkpoint has tensors of the tower; text models that were taken out of one have none."""
+    return any(name.startswith(row.prefixes) for name in stored)
+
+
+class _Plans:
+    def __init__(self, spec: TowerSpec, row: TowerRow, prefix: str) -> None:
+        self._spec, self._row, self._prefix = spec, row, prefix
+
+    def all(self) -> Iterator[TensorPlan]:
+        spec, names = self._spec, self._row.names
+        if spec.num_positions:
+            yield self._tensor(
+                "positions", names["positions"], spec.num_positions**2, spec.hidden_size
+            )
+        for name, is_there in (("embed_norm", spec.has_first_norm), ("norm", spec.has_last_norm)):
+            if is_there:
+                yield from self._norm(name, names[name], spec.norm, spec.hidden_size)
+        for index in range(spec.num_layers):
+            yield from self._layer(index)
+        for projection in spec.projections:
+            yield from self._projection(projection)
+
+    def _layer(self, index: int) -> Iterator[TensorPlan]:
+        spec, names = self._spec, self._row.names
+        ours, lead = f"layers.{index}.", names["layer"].format(index)
+        hidden, inner = spec.hidden_size, spec.intermediate_size
+        for place, name in enumerate(_QKV):
+            plan = self._tensor(ours + name, lead + names[name], hidden, hidden)
+            if names["q"] == names["v"]:  # all three are in one tensor
+                plan = replace(plan, start=place * hidden, rows=len(_QKV) * hidden)
+            yield from self._biased(plan, name)
+        shapes = {"o": (hidden, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+        if spec.is_gated:
+            shapes["gate"] = (inner, hidden)
+        for name, shape in shapes.items():
+            yield from self._biased(self._tensor(ours + name, lead + names[name], *shape), name)
+        for name in ("attention_norm_before", "mlp_norm_before"):
+            yield from self._norm(ours + name, lead + names[name], spec.norm, hidden)
+
+    def _projection(self, projection: ProjectionSpec) -> Iterator[TensorPlan]:
+        kind, _, number = projection.name.partition(".")
+        ours, key = f"project.{projection.name}.", f"project.{kind}."
+
+        def theirs(part: str) -> str:
+            return self._row.names[key + part].format(number)
+
+        if projection.norm_size:
+            name = f"{ours}norm"
+            yield from self._norm(name, theirs("norm"), projection.norm, projection.norm_size)
+        inner = projection.inner or projection.input
+        if projection.inner:
+            plan = self._tensor(f"{ours}up", theirs("up"), inner, projection.input)
+            yield from self._biased(plan, f"{key}up")
+        plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
+        folded = self._patch_dims() if kind == "patch" else None
+        yield from self._biased(replace(plan, folded=folded), f"{key}down")
+
+    def _patch_dims(self) -> tuple[int, ...]:
+        """Dimensions of a patch in the file: those of a convolution's kernel."""
+        spec = self._spec
+        frames = (spec.temporal_patch_size,) if self._row.has_frames else ()
+        return (spec.num_channels, *frames, spec.patch_size, spec.patch_size)
+
+    def _biased(self, plan: TensorPlan, key: str) -> Iterator[TensorPlan]:
+        """Yields the matrix of a linear layer, and its bias if it has one."""
+        yield plan
+        if key not in self._row.unbiased:
+            source = plan.source.removesuffix(".weight")
+            yield TensorPlan(
+                f"{plan.name}.bias", f"{source}.bias", plan.shape[:1], plan.start, plan.rows
+            )
+
+    def _norm(self, ours: str, source: str, kind: Norm, size: int) -> Iterator[TensorPlan]:
+        yield self._tensor(ours, source, size)
+        if kind is Norm.LAYER:
+            yield TensorPlan(f"tower.{ours}.bias", f"{self._prefix}{source}.bias", (size,), 0, size)
+
+    def _tensor(self, ours: str, source: str, *shape: int) -> TensorPlan:
+        return TensorPlan(f"tower.{ours}", f"{self._prefix}{source}.weight", shape, 0, shape[0])
