@@ -70,6 +70,28 @@ def streamed_tools() -> None:
     ]
 
 
+def tool_runner() -> None:
+    """The package calls the function itself; it asks for a thread first, and goes on without one."""
+    asked_for = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Get the weather in a city
+
+        Args:
+            city: its name
+        """
+        asked_for.append({"city": city})
+        return RESULT
+
+    for streams in (False, True):
+        runner = client.beta.messages.tool_runner(
+            messages=ask(WEATHER), tools=[get_weather], stream=streams, **asked
+        )
+        assert is_told(runner.until_done().content[0].text)
+    assert asked_for == [WEATHER_ARGUMENTS] * 2
+
+
 def forced_tools() -> None:
     """Some call whatever was asked, and one by name, streamed too."""
     made = client.messages.create(
@@ -101,4 +123,4 @@ def errors() -> None:
         assert raised.body["request_id"]
 
 
-run(chat, stream, tools, streamed_tools, forced_tools, errors)
+run(chat, stream, tools, streamed_tools, tool_runner, forced_tools, errors)

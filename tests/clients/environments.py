@@ -127,9 +127,9 @@ ENVIRONMENTS = (
         # With what pip would find after minutes.
         (
             "langchain-community==0.4.2",
-            "langchain-core==1.7.2",
+            "langchain-core==1.8.3",
             "langchain-classic==1.0.8",
-            "langsmith==0.15.0",
+            "langsmith==0.15.1",
             "llama-index-core==0.14.25",
             "llama-index-llms-vllm==0.8.0",
         ),

@@ -4,7 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -41,11 +41,12 @@ def recording(server: str) -> Iterator[tuple[str, list[Exchange]]]:
         do_HEAD = do_GET  # noqa: N815
 
         def _pass_on(self, body: bytes) -> None:
-            connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=600)
             kept = {k: v for k, v in self.headers.items() if k.lower() not in _OWN_HEADERS}
-            connection.request(self.command, self.path, body, kept)
-            answer = connection.getresponse()
-            data = answer.read()
+            place = urlsplit(server).netloc
+            with closing(http.client.HTTPConnection(place, timeout=600)) as connection:
+                connection.request(self.command, self.path, body, kept)
+                answer = connection.getresponse()
+                data = answer.read()
             if body:
                 warning = answer.getheader("warning")
                 seen.append(Exchange(self.path, json.loads(body), answer.status, warning, data))

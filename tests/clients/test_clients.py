@@ -12,8 +12,8 @@ from tests.clients.environments import COMPATIBLE, ENVIRONMENTS, Environment
 from tests.web.mcp.tool_server import tool_serving
 
 # What of each script is run; a part that a script does not have is passed over.
-PARTS = ("chat", "stream", "tools", "streamed_tools", "forced_tools", "schema", "errors", "responses",
-         "server_tools", "embeddings")  # fmt: skip
+PARTS = ("chat", "stream", "tools", "streamed_tools", "tool_runner", "forced_tools", "schema", "errors",
+         "responses", "server_tools", "embeddings")  # fmt: skip
 
 pytestmark = pytest.mark.clients
 

@@ -244,3 +244,10 @@ async def test_what_is_wrong_is_refused_by_name(served, body, parameter):
     assert served.client.num_active_requests == 0
     assert caught.value.parameter == parameter
     assert str(caught.value) == str(streamed.value)
+
+
+async def test_a_text_has_no_count_of_reasoning(scripted):
+    """The server reads reasoning in chats; no parser reads these texts."""
+    assert scripted.options.reasoning_parser is not None
+    answer = await complete(scripted, max_tokens=1)
+    assert "completion_tokens_details" not in answer["usage"]
