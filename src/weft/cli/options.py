@@ -26,9 +26,8 @@ else:
 
 @flags(EngineOptions, ApiOptions)
 class LoadOptions:
-    """Flags of every command that starts an engine for the APIs: what to load, and how the APIs answer.
-
-    Those that set one field of `EngineOptions` or `ApiOptions` are declared there.
+    """Flags of every command that starts an engine for the APIs: the model to load, and the behaviour of the APIs. A
+    flag that sets one field of `EngineOptions` or `ApiOptions` is declared in that class.
     """
 
     lora_modules: Annotated[

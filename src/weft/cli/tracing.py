@@ -11,9 +11,8 @@ if TYPE_CHECKING:  # imports OpenTelemetry, which is an extra
 
 
 def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "OtlpTracer | None":
-    """A tracer for the spans that `flag` requests, exported to `endpoint` or as the environment says.
-
-    None if the environment switches OpenTelemetry off. The caller closes it at the end.
+    """Returns a tracer for the spans that `flag` requests, exported to `endpoint` or as the environment says; None
+    if the environment disables OpenTelemetry. The caller closes the tracer at the end.
     """
     if endpoint is not None and not endpoint.strip():
         raise ConfigError(f"{flag} must be an address, such as http://localhost:4317")

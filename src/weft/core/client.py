@@ -255,10 +255,9 @@ class EngineClient(OperatorCalls, Protocol):
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yields changes of the prefix cache without end, from `start_sequence_number` on if that is still buffered.
-
-        None starts with the next change. Sequence numbers have a gap if the start is no longer buffered. A subscriber
-        that falls too far behind gets `Overloaded`, which ends the subscription.
+        """Yields changes of the prefix cache without end, from `start_sequence_number` on if that batch is still
+        buffered; with None, from the next change on. Sequence numbers have a gap if the start is no longer
+        buffered. A subscriber that falls too far behind gets `Overloaded`, which ends the subscription.
         """
         unsupported("subscribe_kv_events")
 
@@ -269,9 +268,8 @@ class EngineClient(OperatorCalls, Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stops the engine: refuses new requests, lets open ones finish for `timeout` seconds, aborts the rest.
-
-        Idempotent. None or 0 aborts at once. Returns immediately; `wait_closed` waits for the end.
+        """Stops the engine: refuses new requests, lets open ones finish for `timeout` seconds (None or 0: not at
+        all), aborts the rest. Idempotent. Returns immediately; `wait_closed` waits for the end.
         """
         unsupported("shutdown")
 

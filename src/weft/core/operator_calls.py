@@ -66,7 +66,7 @@ def united(answers: list[set[Any]]) -> set[Any]:
 def operator_call(
     *, merge: Callable[[list[Any]], Any] = lambda answers: None, flag: str | None = None
 ) -> Callable[[F], F]:
-    """Puts a method into the table. Its body answers for a client without `controls`."""
+    """Puts a method into the table. The method's body answers for a client without `controls`."""
 
     def add(method: F) -> F:
         name, signature = method.__name__, inspect.signature(method)
@@ -136,7 +136,7 @@ class OperatorCalls(Protocol):
 
     @operator_call()
     async def reset_mm_cache(self) -> None:
-        """Drops cached inputs of media. This method is here for callers of vLLM's protocol."""
+        """Drops cached inputs of media. This method exists for callers of vLLM's protocol."""
         unsupported("reset_mm_cache")
 
     @operator_call()

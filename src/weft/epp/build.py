@@ -67,7 +67,7 @@ class Picker:
         return self.cluster is None or self.cluster.has_synced
 
     def take_objects(self, objects: Objects) -> None:
-        """These objectives and rewrites are in force from now on."""
+        """Replaces the objectives and rewrites that are in force."""
         self.director.objects = objects
         self.metrics.model_names.allowed = objects.model_names
 

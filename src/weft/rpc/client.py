@@ -81,7 +81,7 @@ class RemoteClient(EngineClient):
         return self._closed.is_set()
 
     async def is_tracing_enabled(self) -> bool:
-        """True: trace headers are passed on, and the server decides whether it exports spans."""
+        """Always True: trace headers are passed on, and the server decides whether it exports spans."""
         return True
 
     @property

@@ -48,7 +48,7 @@ _IDLE = ("PROTO", "BINPERSID")
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """A call that a pickle describes: the function's name and its arguments. It is never executed."""
+    """A call that a pickle describes: the function's name and its arguments. The call is never executed."""
 
     function: Any
     arguments: Any

@@ -47,7 +47,7 @@ class MediaReader:
         return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
 
     async def read(self, media: Media) -> dict[str, Any]:
-        """Returns the media of a vLLM prompt. Their encoded bytes are not kept."""
+        """Returns the media of a vLLM prompt, without their encoded bytes."""
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             async with self._threads:

@@ -64,9 +64,8 @@ SHORT = {
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def flags(*kinds: type[Any]) -> Callable[[type[T]], type[T]]:
-    """A class becomes a frozen dataclass of flags: those of `kinds`, and its own fields', each with its `Flag`.
-
-    Those of `kinds` have the name, type and default that they have there.
+    """Class decorator: makes a frozen dataclass of flags, with the flags of `kinds` and the class's own fields, each
+    with its `Flag`. A flag of `kinds` keeps its name, type and default.
     """
 
     def make(owner: type[T]) -> type[T]:

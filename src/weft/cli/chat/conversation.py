@@ -101,10 +101,9 @@ class Conversation:
         self.last = Answer()
 
     def say(self, text: str) -> AsyncGenerator[Reasoning | Content, None]:
-        """The answer to `text`, as it comes. Closing the generator aborts it.
-
-        Both become part of the conversation: an answer that was stopped as far as it went, a message
-        without an answer not.
+        """Yields the answer to `text` in pieces. Closing the generator aborts the answer. The message and the answer
+        become part of the conversation: a stopped answer up to its last piece, a message without an answer not at
+        all.
         """
         return self._answer(self.messages, text)
 

@@ -56,7 +56,7 @@ def _print(checks: Sequence[Check], num_findings: int) -> None:
 
 
 def check_versions() -> Iterator[Check]:
-    """Reports the versions of Weft, Python and main libraries. It also proves that the native core loads."""
+    """Reports the versions of Weft, Python and main libraries; loading them proves that the native core works."""
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     yield Check(
         area="versions",

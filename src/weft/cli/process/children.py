@@ -25,7 +25,9 @@ class ChildFailed(WeftError):
 
 
 class Child:
-    """A child process. Its standard error goes to `log` (or to this process's), each line with the child's name."""
+    """A child process. The child's standard error goes to `log` (or to this process's standard error), each line
+    with the child's name.
+    """
 
     def __init__(
         self,
@@ -157,7 +159,9 @@ def weft_command() -> list[str]:
 
 
 def inherited_environment(num_processes: int) -> dict[str, str]:
-    """This process's environment, without settings for this command; CPU cores are divided among the processes."""
+    """Returns this process's environment, without settings for this command; CPU cores are divided among the
+    processes.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | inherited

@@ -28,7 +28,7 @@ _TIMEOUT_S = 10.0
 
 
 class Remote:
-    """The servers to connect to. Their model is known once `start_engine` has connected."""
+    """The servers to connect to. The served model is known once `start_engine` has connected."""
 
     def __init__(self, options: ServeOptions, targets: Sequence[str]) -> None:
         self._options = options

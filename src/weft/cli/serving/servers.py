@@ -264,7 +264,7 @@ class Serving:
         await asyncio.gather(*(server.drain(timeout_s) for server in self._servers))
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Returns the result of `work`. Its thread does not keep the process alive after a signal."""
+        """Returns the result of `work`, computed on a thread that does not keep the process alive after a signal."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -244,11 +244,9 @@ def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _as_many_as_the_picker_takes() -> dict[str, Any]:
-    """Raises Envoy's own limits, so that the picker is what refuses requests: beyond Envoy's limits a request would
-    bypass the picker or be lost.
-
-    Those are 1,024 requests of a cluster, and three that are tried again at a time: one worker that dies
-    has more.
+    """Raises Envoy's own limits, so that the picker, not Envoy, refuses requests: beyond Envoy's limits a request
+    would bypass the picker or be lost. Envoy's defaults are 1,024 requests per cluster and three concurrent
+    retries; the death of one worker causes more retries.
     """
     bounds = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
     return {"thresholds": [dict.fromkeys(bounds, 2 * PickerLimits().max_streams)]}

@@ -335,8 +335,8 @@ class Stack:
         raise self._envoy.failure()
 
     async def _watch_picker(self) -> None:
-        """Waits for the end of the picker. Without it, requests go round robin; if they must fail instead, the stack
-        ends.
+        """Waits for the end of the picker. Without a picker, requests go round robin; if they must fail instead, the
+        stack ends.
         """
         pauses = Pauses(*_PICKER_PAUSES_S)
         while True:

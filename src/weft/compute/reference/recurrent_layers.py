@@ -17,8 +17,8 @@ from weft.model.weights import Weights
 def read_recurrent(
     weights: Weights, prefix: str, spec: Recurrence, norm_eps: float
 ) -> RecurrentLayer:
-    """Reads the layer whose tensor names begin with `prefix`. Its linear layers that are never quantized become
-    one product.
+    """Reads the layer whose tensor names begin with `prefix`. The layer's linear layers that are never quantized
+    become one product.
     """
 
     def floats(name: str) -> FloatArray:

@@ -224,7 +224,9 @@ def _listed(kinds: object) -> list[object]:
 
 
 def _is_integer_bound(bound: float) -> bool:
-    """True for a bound that the library computes; beyond 64 bits it uses the largest and smallest of these."""
+    """True for a bound that the grammar library computes; beyond 64 bits the library uses its largest and smallest
+    integers.
+    """
     return _MIN_INTEGER <= bound <= 2**64
 
 

@@ -88,9 +88,9 @@ class KvEventFeed:
                 self._waiting.discard(woken)
 
     def buffered(self, start_sequence_number: int, max_batches: int) -> Iterator[KvEventBatch]:
-        """Yields the buffered ones of the last `max_batches` batches, from `start_sequence_number` on.
-
-        Others may publish meanwhile: batches that are dropped before they are reached are missing.
+        """Yields those of the last `max_batches` batches that are still buffered, from `start_sequence_number` on.
+        Other tasks may publish during the iteration: a batch that is dropped from the buffer before the iteration
+        reaches it is missing.
         """
         end = self._num_published
         place = max(self._first, end - max_batches)

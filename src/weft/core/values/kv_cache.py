@@ -64,11 +64,10 @@ class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How changes of the prefix cache are published over ZeroMQ. Ports are those of rank 0.
-
-    The publisher listens on `endpoint` if `binds`, else it connects to it. It always listens on `replay_endpoint` and
-    replays up to `buffer_steps` batches there. Up to `hwm` batches wait for one subscriber; further ones are dropped.
-    Hashes are sent as 64 bits, or in full without `has_int_hashes`.
+    """Publication of prefix cache changes over ZeroMQ. The ports are those of rank 0. The publisher listens on
+    `endpoint` if `binds`, otherwise it connects to `endpoint`. It always listens on `replay_endpoint` and replays
+    up to `buffer_steps` batches there. At most `hwm` batches wait for one subscriber; further ones are dropped.
+    Hashes are sent as 64-bit integers with `has_int_hashes`, otherwise in full.
     """
 
     endpoint: str

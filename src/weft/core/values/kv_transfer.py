@@ -58,11 +58,10 @@ class KvPeer(msgspec.Struct, frozen=True):
 
 
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `peers` alone.
-
-    Both sides prove that they know the secret in `secret_path`. A `port` of 0 selects any free port. A lease ends
-    after `lease_s` seconds, a fetch after `fetch_timeout_s`. With `fails_requests` a failed fetch is an error of the
-    request; otherwise this engine computes the prompt itself.
+    """Role of an engine in KV transfers. The engine lends at `host` and `port`, and fetches only from `peers`. Both
+    sides prove that they know the secret in `secret_path`. A `port` of 0 selects any free port. A lease ends
+    after `lease_s` seconds, a fetch after `fetch_timeout_s`. With `fails_requests` a failed fetch is an error of
+    the request; otherwise this engine computes the prompt itself.
     """
 
     connector: KvConnector

@@ -448,10 +448,9 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes.
-
-    `media` has, for each block, the items with tokens in the block: their hash, and where the item begins, counted
-    from the block's first token. It is empty if no block has any.
+    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes. For each block, `media` lists the
+    items with tokens in the block: the item's hash, and its first token, counted from the block's first token.
+    `media` is empty if no block has any items.
     """
 
     block_hashes: list[bytes]

@@ -28,10 +28,9 @@ _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class EngineChild:
-    """Process of an engine; made by `spawn`. It ends with its parent: its standard input is a pipe from the parent.
-
-    The parent sends heartbeats over that pipe. A thread of the child answers them over another pipe, `beats`,
-    whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
+    """Process of an engine; made by `spawn`. The process ends with its parent, because its standard input is a pipe
+    from the parent. The parent sends heartbeats over that pipe. A thread of the child answers them over another
+    pipe, `beats`, whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, beats: int) -> None:
@@ -53,7 +52,7 @@ class EngineChild:
 
     @classmethod
     async def spawn(cls) -> "EngineChild":
-        """Starts the process. It reads nothing and loads nothing until `launch`."""
+        """Starts the process, which reads and loads nothing until `launch`."""
         beats, answers = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -74,9 +73,8 @@ class EngineChild:
         return cls(process, beats)
 
     async def launch(self, config: EngineConfig, weights: WeightFiles | None = None) -> None:
-        """Sends the process the configuration to load. It begins at once; its events wait until they are read.
-
-        `weights` are the weight files of the engines beside it; the first of several engines creates them.
+        """Sends the process the configuration. The process begins to load at once; its events wait until they are
+        read. `weights` are the weight files that all engines of the server share; the first engine creates them.
         """
         # Imported late: a child is spawned before the compute modules are imported, so that the server starts early.
         from weft.engine.weights.weight_store import has_shared_weights  # noqa: PLC0415

@@ -185,7 +185,7 @@ class DataParallelClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """False always: engines that died are started again."""
+        """Always False, because engines that died are restarted."""
         return False
 
     @property

@@ -31,8 +31,8 @@ OnLoading: TypeAlias = Callable[[int, int], None]
 
 
 class ApartClient(FrontClient):
-    """Client of an engine outside this process. It waits until the engine has loaded, and kills an engine that does
-    not end.
+    """Client of an engine outside this process. The client waits until the engine has loaded, and kills an engine
+    that does not end.
     """
 
     def __init__(

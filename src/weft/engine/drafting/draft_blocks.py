@@ -29,9 +29,8 @@ class DraftBlocks:
         return DraftKv(sequence.num_preemptions, num_blocks * self._block_size, num_blocks)
 
     def note(self, sequence: Sequence, kv: DraftKv, start: int, end: int) -> None:
-        """Notes which blocks are full now, of those that rows from `start` to `end` write.
-
-        They may be read at once: a step writes all KV of a layer before any row attends to it.
+        """Records the blocks that are full after rows `start` to `end` are written. A full block may be read at
+        once: a step writes all KV of a layer before any row attends to it.
         """
         size = self._block_size
         first = min(kv.num_noted_blocks, start // size)

@@ -83,7 +83,7 @@ class ModelDrafter:
         return {guess.sequence: tuple(guess.drafted) for guess in guesses if guess.drafted}
 
     def _can_follow(self, sequence: Sequence) -> bool:
-        """True after the first token, which must not wait for the draft model. False for prompts that are
+        """True after the first token, which must not wait for the draft model, unless the prompt consists of
         embeddings.
         """
         return sequence.num_output_tokens > 0 and not sequence.request.prompt_embeds

@@ -28,11 +28,11 @@ from weft.engine.weights.draft_model import DraftModel
 
 
 class Target(Protocol):
-    """The model that the head belongs to. Its runner changes with a sleep or a weight update."""
+    """The model that the MTP head belongs to. The model's runner changes with a sleep or a weight update."""
 
     @property
     def runner(self) -> object | None:
-        """None while weights are absent."""
+        """Runner of the model; None while weights are absent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +145,9 @@ class MtpDrafter:
         return runner
 
     def _hold(self, sequence: Sequence, start: int, num_tokens: int, hidden: FloatArray) -> None:
-        """Holds rows. They count as computed, because they will be computed before any other row of the head."""
+        """Holds rows back. The held rows count as computed, because they will be computed before any other row of
+        the head.
+        """
         if sequence.request.prompt_embeds:
             return
         kv = sequence.draft_state

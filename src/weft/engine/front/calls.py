@@ -30,11 +30,9 @@ _IDLE_S = 1.0  # a health check sends a ping after so long without an event
 
 
 class EngineCalls:
-    """Calls of one engine. One event loop owns the object. Its owner keeps `last_event_at`, on the monotonic clock,
-    up to date.
-
-    `check_alive` raises if the engine takes no calls. `post` sends a command that needs no reply. `is_dead` is set
-    by `fail`.
+    """Calls to one engine. One event loop owns the object. The owner keeps `last_event_at`, on the monotonic clock,
+    up to date. `check_alive` raises if the engine accepts no calls. `post` sends a command that needs no reply.
+    `fail` sets `is_dead`.
     """
 
     def __init__(

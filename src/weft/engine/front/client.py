@@ -254,7 +254,7 @@ class FrontClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """See `EngineClient`. False after a shutdown."""
+        """True if the engine is dead, see `EngineClient`; False after a shutdown."""
         return self._dead_error is not None and not self._is_closing
 
     @property

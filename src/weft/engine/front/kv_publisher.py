@@ -275,10 +275,9 @@ class KvPublisher:
 
 
 class KvEventStream:
-    """The event stream of one of several ranks. It outlives the engines of the rank: numbers continue after a
-    restart.
-
-    So a subscriber misses no event when an engine dies, the loss of the cache included.
+    """The event stream of one of several ranks. The stream outlives the engines of the rank, and its sequence
+    numbers continue after a restart. So a subscriber misses no event when an engine dies, the loss of the cache
+    included.
     """
 
     def __init__(self, config: KvEventsConfig, rank: int) -> None:

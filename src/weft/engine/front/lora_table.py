@@ -111,7 +111,7 @@ class LoraTable:
         self.release(await self._hold(entry))
 
     def remove(self, lora_int_id: int) -> bool:
-        """Forgets an adapter; its open requests run to their end. False if no adapter has the id."""
+        """Forgets an adapter, whose open requests run to their end. Returns False if no adapter has the id."""
         name = self._named(lora_int_id)
         if name is None:
             return False
@@ -119,7 +119,7 @@ class LoraTable:
         return True
 
     async def pin(self, lora_int_id: int) -> bool:
-        """Keeps an adapter loaded, whatever else is requested. False if no adapter has the id."""
+        """Keeps an adapter loaded, whatever other adapters are requested. Returns False if no adapter has the id."""
         name = self._named(lora_int_id)
         if name is None:
             return False

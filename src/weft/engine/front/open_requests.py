@@ -38,7 +38,9 @@ class Stream(Protocol[OutputT_co]):
         """True if no more output will come."""
 
     def push(self, output: SequenceOutput) -> bool:
-        """Takes an output of one step. True if the engine must be sent an abort because the answer has ended."""
+        """Adds the output of one step. Returns True if the engine must be sent an abort because the answer has
+        ended.
+        """
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """Returns the number of tokens of an answer, and its finish reason."""
@@ -317,8 +319,8 @@ class Pace:
             self._wake(opened, now)
 
     def _wake(self, opened: OpenRequest, now: float) -> None:
-        """Wakes the reader, or emits to the sink. It emits later in this turn of the loop, so that all outputs
-        until then go together.
+        """Wakes the reader, or emits to the sink. The sink emits at the end of this turn of the event loop, so that
+        all outputs until then go together.
         """
         opened.woken_at = now
         if not opened.has_sink:

@@ -29,9 +29,8 @@ class PeerError(Exception):
 
 
 class ProvenSocket:
-    """A connection that this object owns and closes. Its calls block, with timeouts.
-
-    `magic` names the protocol and its version.
+    """A connection that this object owns and closes. The methods block, with timeouts. `magic` names the protocol
+    and its version.
     """
 
     magic: bytes

@@ -258,7 +258,7 @@ class KvTier:
             self._store.close()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Returns the next job: reads that a sequence waits for come before writes. None at the end."""
+        """Returns the next job, None at the end; reads that a sequence waits for come before writes."""
         with self._changed:
             while not self._has_failed:
                 if self._fetches and self._num_arrived_bytes < MAX_ARRIVED_BYTES:

@@ -16,7 +16,9 @@ _MAX_EVENTS = 32  # handled in one turn of the event loop
 
 
 class RemoteClient(ApartClient):
-    """Made by `start_with`, inside a running event loop. It ends with the connection, and cannot be started again."""
+    """Client of an engine on another machine; made by `start_with`, inside a running event loop. The client ends
+    with the connection, and cannot be restarted.
+    """
 
     def __init__(
         self, joined: Joined, tokenizer: Tokenizer, metrics: Metrics | None = None

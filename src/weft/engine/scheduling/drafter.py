@@ -18,14 +18,13 @@ Drafts: TypeAlias = dict[Sequence, tuple[int, ...]]
 
 
 class Drafter(Protocol):
-    """A method of drafting. Its state of a sequence is the sequence's `draft_state`."""
+    """A method of drafting. A sequence's `draft_state` holds the drafter's state of the sequence."""
 
     has_cost: bool  # `propose` takes time even if it finds no drafts
 
     def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
-        """Returns likely next tokens: for each sequence up to its room, `budget` in all.
-
-        It gives the sequences blocks for their drafts.
+        """Returns likely next tokens: for each sequence up to its room, and at most `budget` in all. The drafter
+        allocates the sequences' blocks for the drafts.
         """
 
     def forget(self) -> None:

@@ -254,9 +254,8 @@ def slots_of(
 
 
 def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
-    """Returns how many of `num_rows` rows from `start`, all before the sampled row, have an output that is needed.
-
-    Their output scores prompt tokens, or is part of a pooled result.
+    """Returns how many of `num_rows` rows from `start`, all before the sampled row, have an output that is needed:
+    to score prompt tokens, or as part of a pooled result.
     """
     match sequence.request.pooling_kind:
         case None:

@@ -183,7 +183,7 @@ class Scheduler:
         return [output for engine_id in engine_ids for output in self.abort(engine_id)]
 
     def reset_cache(self, *, preempt_running: bool) -> bool:
-        """Drops every cached block. False, and no change, if sequences run and must not be preempted."""
+        """Drops every cached block. Returns False and changes nothing if sequences run and must not be preempted."""
         if self._queues.running and not preempt_running:
             return False
         self._preempt_all()

@@ -37,7 +37,9 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_kv_events(
     value: str | dict[str, Any] | None, environment: Mapping[str, str] = os.environ
 ) -> KvEventsConfig | None:
-    """None publishes nothing. A `ConfigError` names the flag, the field and what is allowed."""
+    """Reads the setting; None disables publication. A `ConfigError` names the flag, the field and the allowed
+    values.
+    """
     if value is None:
         return None
     given = read_json(FLAG, value, _Given)

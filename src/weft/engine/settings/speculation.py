@@ -96,7 +96,9 @@ def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfi
 def read_speculation(
     value: str | dict[str, Any] | None, draft: DraftModelConfig | None = None
 ) -> SpeculativeConfig | None:
-    """None drafts nothing. `draft` is the draft model that was found. A `ConfigError` names the flag and the fault."""
+    """Reads the setting; None disables speculation. `draft` is the draft model that was found. A `ConfigError` names
+    the flag and the fault.
+    """
     if value is None:
         return None
     given = _read(value)

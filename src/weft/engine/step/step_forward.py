@@ -18,7 +18,7 @@ class StepForward(Protocol):
 
 
 class ModelForward:
-    """The model alone. Its runner changes with a sleep."""
+    """Forward pass of the model without a drafter. The model's runner changes with a sleep."""
 
     def __init__(self, model: EngineModel, block_size: int) -> None:
         self._model = model

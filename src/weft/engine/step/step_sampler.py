@@ -70,7 +70,7 @@ class StepSampler:
 
 
 class StepSample:
-    """A step whose sampling has started. Its parts are committed one by one."""
+    """A step whose sampling has started; its sequences are committed one by one."""
 
     def __init__(self, sampler: StepSampler, rows: Rows, plan: Plan) -> None:
         self._sampler = sampler

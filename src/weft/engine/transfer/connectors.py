@@ -12,7 +12,7 @@ from weft.engine.transfer.wire import Peer
 
 
 class Connector(Protocol):
-    """Opens connections. It has no state; errors are `OSError` or `PeerError`."""
+    """Opens connections to other engines. A connector has no state; errors are `OSError` or `PeerError`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         """Listens for engines that fetch; returns the socket and the port, which the system chooses if 0 was given."""

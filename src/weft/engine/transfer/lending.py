@@ -138,9 +138,8 @@ class KvProducer:
         slot: int | None = None,
     ) -> dict[str, object]:
         """Lends these blocks, which must not change from their computation until `withdraw`; returns the params to
-        fetch them.
-
-        The same holds for the state after them, if it is in a `slot` already.
+        fetch them. If the state after the blocks is in a `slot` already, the slot is lent and must not change
+        either.
         """
         by_block = dict(zip(block_ids, hashes, strict=True))
         self._leases[request_id] = _Lease(

@@ -14,10 +14,9 @@ class AccessEnded(PeerError):
 
 
 class PoolAccess:
-    """Revocable access. Blocks are read and written only inside `with access as copies`, where no thread may wait.
-
-    So `end` returns soon, and after it no transfer thread touches the blocks. `states` is the same access to state
-    slots, and ends with this one.
+    """Revocable access to the KV pool. Blocks are read and written only inside `with access as copies`, where no
+    thread may wait. So `end` returns soon, and after it no transfer thread touches the blocks. `states` is the
+    same access to state slots, and ends together with the access to blocks.
     """
 
     def __init__(self, copies: Copies) -> None:

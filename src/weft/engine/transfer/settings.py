@@ -61,7 +61,7 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | None:
-    """None switches transfer off. A `ConfigError` names the flag, the field and what is allowed."""
+    """Reads the setting; None disables transfers. A `ConfigError` names the flag, the field and the allowed values."""
     if value is None:
         return None
     named = read_json(FLAG, value, _Named).kv_connector

@@ -17,7 +17,9 @@ from weft.model.open import find_model
 
 
 class DraftModel:
-    """A draft model; the engine's thread owns it. Its pool has the same block numbers as the engine's."""
+    """A draft model; the engine's thread owns it. The draft model's pool has the same block numbers as the engine's
+    pool.
+    """
 
     def __init__(
         self,

@@ -55,8 +55,8 @@ class _Wanted:
 
 
 class PackedCache:
-    """A directory of packed weights. It never makes a start fail: weights that cannot be read are packed again, a
-    failed write is skipped.
+    """A directory of packed weights. The cache never makes a start fail: weights that cannot be read are packed
+    again, and a failed write is skipped.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, ready for JSON. It never contains prompt text."""
+    """A routing decision, ready for JSON, without any prompt text."""
 
     request_id: str
     time: float  # Unix time

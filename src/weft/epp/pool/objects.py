@@ -87,7 +87,7 @@ class ModelRewrite:
 
 
 class Objects:
-    """The objectives and rewrites in force. They are replaced as a whole when a file changes."""
+    """The objectives and rewrites in force. All of them are replaced together when a file changes."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class ApproximateIndex:
         return len(self._recent.get(endpoint, ()))
 
     def check(self) -> None:
-        """Both directions agree; for tests."""
+        """Asserts that the two maps of the index agree; for tests."""
         listed: dict[int, int] = {}
         for endpoint, recent in self._recent.items():
             for block in recent:

@@ -231,7 +231,7 @@ def _is_map(message: bytes | msgspec.Raw) -> bool:
 
 
 def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
-    """Returns the items of an array or of nil. Their number is checked before they become objects."""
+    """Returns the items of an array, or of nil; the number of items is checked before they become objects."""
     head = bytes(memoryview(raw)[:5])
     width = {b"\xdc": 2, b"\xdd": 4}.get(head[:1], 0)
     if int.from_bytes(head[1 : 1 + width], "big") > most:

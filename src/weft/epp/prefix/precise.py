@@ -138,7 +138,7 @@ class PreciseIndex:
         return sum(map(len, holding.counts.values())) if holding else 0
 
     def check(self) -> None:
-        """Both directions agree; for tests."""
+        """Asserts that the two maps of the index agree; for tests."""
         listed: dict[tuple[str, int], int] = {}
         for endpoint, holding in self._holdings.items():
             assert holding is self._by_slot[endpoint.slot]

@@ -307,8 +307,8 @@ def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
 
 
 def _uniform(key: str, size: int) -> NDArray[np.float32]:
-    """Returns `size` multiples of 2^-15 in [-1, 1). They are raw generator bits, so no release of numpy changes
-    them.
+    """Returns `size` multiples of 2^-15 in [-1, 1). The numbers are raw generator bits, so every release of numpy
+    gives the same ones.
     """
     state = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     words = np.random.SFC64(state).random_raw((size + 3) // 4)

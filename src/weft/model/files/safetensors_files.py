@@ -102,9 +102,8 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 
 def weight_files(names: Collection[str], where: str) -> list[str]:
-    """Returns the weight files of a directory without `SINGLE` and `INDEX`; empty if it has no weights.
-
-    They are the shards of one series, of "model" if there are several series, or a single file.
+    """Returns the weight files of a directory without `SINGLE` and `INDEX`; empty if it has no weights. The result
+    is the shards of one series (of "model" if there are several series), or a single file.
     """
     files = sorted(name for name in names if name.endswith(SUFFIX) and name != _OF_ADAPTER)
     series = dict.fromkeys(found.groups() for file in files if (found := _SHARD.fullmatch(file)))

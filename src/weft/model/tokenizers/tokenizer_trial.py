@@ -29,9 +29,8 @@ _MAX_MARKS: Final = 256
 
 
 def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-    """Loads, checks and uses the tokenizer; raises `ConfigError` if that fails or takes too much time or memory.
-
-    The trial bounds the growth of texts, and finds endless loops on common texts. It does not find regular
+    """Loads, checks and uses the tokenizer; raises `ConfigError` if that fails or takes too much time or memory. The
+    trial bounds the growth of texts, and finds endless loops on common texts. The trial does not find regular
     expressions that are slow on some other text: limits on texts cover these.
     """
     digest = hashlib.sha256(data).digest()

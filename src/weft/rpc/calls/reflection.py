@@ -18,7 +18,7 @@ _NEW_SERVICE = "grpc.reflection.v1.ServerReflection"
 
 
 def reflection_handlers(services: Sequence[str]) -> tuple["GenericRpcHandler[Any, Any]", ...]:
-    """Both versions, describing `services` and themselves."""
+    """Returns the handlers of both versions of gRPC reflection, which describe `services` and themselves."""
     versions = (reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"], _new_service())
     names = (*services, *(version.full_name for version in versions))
     servicer = ReflectionServicer(names)

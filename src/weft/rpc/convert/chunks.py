@@ -24,13 +24,11 @@ class _Piece(Protocol):
 
 
 class RemoteAnswers:
-    """Follows the answers of one request, and holds back a token that may be a silent end.
-
-    A stop token comes in a chunk, and that it was the end of the answer, and so no text, in the
-    complete behind it; an engine says both at once.
-
-    A server with strict tops lists the best alone, best first. Others put the token that came before them
-    and cut the list where it is full, so that its place says nothing where it comes out last.
+    """Follows the answers of one request, and holds back a token that may be a silent end. The server sends a stop
+    token in a chunk, and only the following complete message reports that the token ended the answer and so has
+    no text; an engine reports both at once. A server with strict tops lists only the top tokens, best first.
+    Other servers put the sampled token before the top tokens and truncate the list to its length, so the position
+    of the sampled token means nothing if it comes last.
     """
 
     def __init__(self, request: Request, *, has_strict_tops: bool) -> None:

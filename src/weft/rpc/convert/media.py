@@ -40,8 +40,8 @@ def media_field(request: pb.GenerateRequest) -> str | None:
 
 
 def to_media(request: pb.GenerateRequest) -> Media | None:
-    """Converts the media; None if there are none. Their consistency with each other and with the prompt is checked
-    later.
+    """Converts the media; returns None if there are none. A later check compares the items with each other and with
+    the prompt.
     """
     if media_field(request) is None:
         return None

@@ -277,9 +277,8 @@ def _to_ids(name: str, token_ids: Sequence[int]) -> list[int]:
 
 
 def _shortest(value: float) -> float:
-    """The shortest decimal with the same 32 bits: the wire's 0.9 is 0.9, not 0.8999999761581421.
-
-    So a request means exactly the same over this wire and over one that carries decimals.
+    """Returns the shortest decimal with the same 32 bits: 0.9 from the wire becomes 0.9, not 0.8999999761581421. So
+    a request means exactly the same over gRPC as over HTTP, which carries decimals.
     """
     if not math.isfinite(value) or value.is_integer():
         return value

@@ -152,9 +152,8 @@ class ChatTemplate:
 
 
 class RequestTemplates:
-    """Templates from requests, with the same limits as the model's own.
-
-    They have separate processes: a template that hangs delays only other templates of requests.
+    """Templates from requests, with the same limits as the model's own. Request templates are rendered in separate
+    processes: a template that hangs delays only other templates of requests.
     """
 
     def __init__(

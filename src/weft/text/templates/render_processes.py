@@ -62,7 +62,7 @@ class Rendering:
 
 
 class RenderProcesses:
-    """Processes that render templates. They start on demand, and again after one was killed."""
+    """Processes that render templates. They start on demand, and again after a process was killed."""
 
     def __init__(self, limits: RenderLimits) -> None:
         num_each = max(1, min(_MAX_PROCESSES, (os.cpu_count() or 1) // 4))

@@ -51,7 +51,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Their text."""
+    """The text of the tokens."""
 
     prompt: str
 

@@ -22,7 +22,7 @@ def has_several_choices(answer: object) -> bool:
 
 
 async def send_choices(exchange: Exchange, answer: Any) -> None:
-    """Send an answer as JSON. Its list of choices is emptied, so that memory is freed in pieces too."""
+    """Send an answer as JSON, and empty its list of choices meanwhile, so that memory is freed in pieces too."""
     pieces = [piece async for piece in _encoded(answer)]
     num_bytes = sum(map(len, pieces))
     headers = {"content-type": "application/json"}

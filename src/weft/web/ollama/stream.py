@@ -34,7 +34,7 @@ def to_name(served: Served, name: str | None) -> str | None:
 
 
 def is_streamed(body: GenerationBody) -> bool:
-    """True unless the body refuses a stream."""
+    """True unless the request body disables streaming."""
     return body.stream is not False
 
 

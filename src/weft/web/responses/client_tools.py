@@ -46,7 +46,7 @@ class Called:
 
 
 def is_passed_over(item: Mapping[str, Any]) -> bool:
-    """True for an item of a conversation that no model here has seen or can read."""
+    """True for a conversation item that no model of this server has seen or can read."""
     kind = item.get("type")
     return isinstance(kind, str) and kind in _PASSED_OVER_ITEMS
 

@@ -140,9 +140,8 @@ class ResponseStore:
         return True
 
     def item_finder(self) -> Callable[[str], Item | None]:
-        """Returns a function that finds items of stored responses, for one request.
-
-        It decodes each response once, and refuses to decode more than `MAX_OPENED_BYTES` in all.
+        """Returns a function that finds items of stored responses, for one request. The function decodes each
+        response once, and refuses to decode more than `MAX_OPENED_BYTES` in all.
         """
         self._forget_old()
         opened: dict[str, dict[str, Item]] = {}

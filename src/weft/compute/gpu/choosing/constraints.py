@@ -39,7 +39,7 @@ class _Entries:
         return cls(both[0], both[1])
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        """Their logits."""
+        """Returns the logits of these entries."""
         return rows[self.rows, self.tokens]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:

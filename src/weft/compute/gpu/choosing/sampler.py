@@ -133,7 +133,7 @@ def _send_numbers(choices: Choices) -> _Numbers:
 
 
 def _at_own_rows(numbers: _Numbers) -> _Numbers:
-    """The same numbers for copied rows, one for each choice."""
+    """Returns the numbers for copied rows, with one row for each choice."""
     rows = torch.arange(len(numbers.rows), device=numbers.rows.device)
     return _Numbers(
         rows, numbers.keys, numbers.temperatures, numbers.min_p, numbers.top_p, numbers.top_k

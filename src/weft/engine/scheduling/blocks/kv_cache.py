@@ -191,9 +191,8 @@ class PrefixCache:
         return num_cached
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Gives the sequence blocks for `num_tokens` tokens, and a slot for its state.
-
-        False, and no change, if there is not enough room.
+        """Gives the sequence blocks for `num_tokens` tokens, and a slot for its state. Returns False and changes
+        nothing if there is not enough room.
         """
         missing = -(-num_tokens // self.block_size) - len(sequence.block_ids)
         if missing <= 0 and self.states is None:

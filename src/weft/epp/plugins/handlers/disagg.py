@@ -111,7 +111,7 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("primaryPort is refused: it belongs to data-parallel-profile-handler")
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """Both profiles."""
+        """The names of the prefill profile and the decode profile."""
         return (("decodeProfile", self.decode_profile), ("prefillProfile", self.prefill_profile))
 
 

@@ -93,8 +93,8 @@ class _Account:
         self._known: set[tuple[str, ...]] = set()
 
     def labels(self, cycle: Cycle) -> tuple[str, ...]:
-        """Labels of a request's series. Their number is bounded: a thousand names by a thousand would be a million
-        series.
+        """Labels of a request's series. The number of label sets is bounded: a thousand names by a thousand would be
+        a million series.
         """
         labels = (*self._plugin, self._names(cycle.request.model), self._names(cycle.model))
         if labels not in self._known:

@@ -49,9 +49,7 @@ def to_text(raw: msgspec.Raw) -> str:
 
 def mend(body: bytes | memoryview) -> bytes | None:
     """Repairs JSON that strict readers refuse: NaN becomes null, half of a surrogate pair becomes a replacement
-    character.
-
-    None if there is nothing to repair, or the body is too long to be read again.
+    character. Returns None if there is nothing to repair, or the body is too long to be read again.
     """
     if len(body) > _MAX_MENDED_BYTES:
         return None
