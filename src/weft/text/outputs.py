@@ -21,7 +21,6 @@ from weft.core.values.types import (
     PositionLogprobs,
     Request,
     RequestOutput,
-    SamplingParams,
     SequenceOutput,
 )
 from weft.text.detokenizer import Detokenizer
@@ -221,18 +220,23 @@ class RequestStream:
             return self.due
         return SOON if answer.num_emitted_tokens and answer.finish_reason is None else NOW
 
-    def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
+    def _prompt_scores(self) -> Sequence[PositionLogprobs | None] | None:
+        """Returns the logprobs of the prompt, as soon as all are known; a stream of deltas gets them once."""
         if self._prompt_rows is not None:
             self._read_prompt()
         is_repeat = self._kind is _DELTA and self._has_emitted_prompt
         self._has_emitted_prompt = self._has_emitted_prompt or self._prompt_logprobs is not None
+        return None if is_repeat else self._prompt_logprobs
+
+    def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
+        has_prompt_scores = self._request.params.prompt_logprobs is not None
         return RequestOutput(
             request_id=self._request.request_id,
             prompt=self._request.prompt,
             prompt_token_ids=self._request.prompt_token_ids,
             outputs=outputs,
             is_finished=self._has_emitted_end,
-            prompt_logprobs=None if is_repeat else self._prompt_logprobs,
+            prompt_logprobs=self._prompt_scores() if has_prompt_scores else None,
             num_cached_tokens=self._num_cached_tokens or 0,
             kv_transfer_params=self._kv_transfer_params,
         )
@@ -250,10 +254,9 @@ class _Answer:
     ) -> None:
         self.index = index
         self.finish_reason: FinishReason | None = None
-        self._params: SamplingParams = request.params
+        self._params = params = request.params
         self._tokenizer = tokenizer
         self._prompt_tail = request.prompt_token_ids[-_REPAIR_TOKENS:]
-        params = self._params
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
             self._detokenizer = tokenizer.detokenizer(
@@ -267,7 +270,7 @@ class _Answer:
             self._matcher = StopMatcher(params.stop_strings, is_included=is_included)
         self._ends_at_stops = ends_at_stops
         self._is_cut = False  # a stop string was found: no more text is emitted
-        self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
+        self._stop_ids = {*request.eos_token_ids, *(params.stop_token_ids or ())}
         self._stop_reason: int | str | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
@@ -344,21 +347,16 @@ class _Answer:
             # Joined now, so that the next complete output does not join all pieces again.
             self._texts = ["".join(self._texts)] if self._texts else []
             first_text = first_token = 0
-        has_logprobs = self._params.logprobs is not None
-        while has_logprobs and self.read_scores(MANY_SCORES):
-            pass
         self._num_emitted_texts = len(self._texts)
         self.num_emitted_tokens = len(self._token_ids)
         self._has_emitted_end = self.finish_reason is not None
-        assert not has_logprobs or self._num_scored == len(self._token_ids), (
-            "a token without log-probabilities"
-        )
+        scored = None if self._params.logprobs is None else self._scored_since(first_token)
         return CompletionOutput(
             index=self.index,
             text="".join(self._texts[first_text:]),
             token_ids=self._token_ids[first_token:],
-            cumulative_logprob=self._logprob_sum if has_logprobs else None,
-            logprobs=self._scored_since(first_token) if has_logprobs else None,
+            cumulative_logprob=None if scored is None else self._logprob_sum,
+            logprobs=scored,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
             num_draft_tokens=self.num_draft_tokens,
@@ -367,6 +365,9 @@ class _Answer:
 
     def _scored_since(self, first_token: int) -> Sequence[PositionLogprobs]:
         """The new rows: a copy if they are emitted again later, otherwise the list, which the reader may free."""
+        while self.read_scores(MANY_SCORES):
+            pass
+        assert self._num_scored == len(self._token_ids), "a token without log-probabilities"
         scored = self._logprobs
         if self._params.output_kind is _DELTA:
             self._logprobs = self._no_logprobs()

@@ -175,6 +175,8 @@ def read_tokenization(
     kwargs: Mapping[str, Any], num_by_params: int | None, limits: Limits
 ) -> Tokenization:
     """Reads the caller's tokenization options, from `tokenization_kwargs` and from the parameters."""
+    if not kwargs:
+        return Tokenization(True, num_by_params, None)
     rest = dict(kwargs)
     add_special_tokens = rest.pop("add_special_tokens", True)
     side = rest.pop("truncation_side", None)

@@ -3,8 +3,10 @@
 import hashlib
 from array import array
 from collections.abc import Sequence as Seq
+from functools import lru_cache
 
 
+@lru_cache(maxsize=256)
 def chain_root(
     *,
     block_size: int,

@@ -59,7 +59,8 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
         end = len(sequence.token_ids) + sequence.num_pending_tokens
         samples = start + num_tokens == end
         num_before = num_tokens - samples
-        num_leading = _num_leading(sequence, start, num_before) if num_before else 0
+        has_leading = num_before and sequence.reads_prompt_rows
+        num_leading = _num_leading(sequence, start, num_before) if has_leading else 0
         return cls(sequence, start, num_tokens, samples, num_leading)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from weft.core.config.engine import SchedulerConfig
 from weft.core.values.kv_cache import CacheConfig
-from weft.core.values.types import FinishReason, Request, SequenceOutput
+from weft.core.values.types import FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.blocks.kv_cache import PrefixCache
@@ -308,13 +308,10 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        # Positions scored before a preemption are scored again, but their scores were emitted already.
-        scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
-        sequence.num_scored_tokens += len(scored)
-        emits_scores = sequence.index == 0  # the first answer emits the scores for all answers
+        scored = _new_scores(entry, row) if row.prompt_logprobs else []
         if row.token_id is None:
             lent = self.cache.lend_ahead(sequence)
-            if lent is None and not (scored and emits_scores):
+            if lent is None and not scored:
                 return None
             return sequence.output(prompt_logprobs=scored or None, kv_transfer_params=lent)
         self.stopwatch.count_token(sequence)
@@ -330,7 +327,7 @@ class Scheduler:
         output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
-            prompt_logprobs=scored if emits_scores and sequence.ends_its_scores else None,
+            prompt_logprobs=scored if sequence.ends_its_scores else None,
             finish_reason=reason,
             stop_reason=stop_reason,
             kv_transfer_params=self.cache.lend(sequence, reason),
@@ -376,3 +373,15 @@ class Scheduler:
         pool = self.cache.pool
         assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
         self._queues.check()
+
+
+def _new_scores(entry: PlannedRows, row: SampledRow) -> list[LogprobRow]:
+    """Counts the prompt tokens that the entry scored; returns the scores that its answer emits.
+
+    Positions scored before a preemption are scored again, but their scores were emitted already. The first answer
+    emits the scores for all answers.
+    """
+    sequence = entry.sequence
+    scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
+    sequence.num_scored_tokens += len(scored)
+    return scored if sequence.index == 0 else []

@@ -24,12 +24,12 @@ from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
 
-# Fields of a choice that change a row of logits, except the temperature.
-_CHANGING = tuple(
-    name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
+# Parameters that change or score a row of logits: all but the temperature.
+_changes = attrgetter(
+    *(name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"),
+    *("allowed_token_ids", "logit_bias", "logprobs", "min_tokens"),
 )
-_changes = attrgetter(*_CHANGING)
-_NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
+_NO_CHANGES = _changes(SamplingParams())
 
 
 class SequenceStatus(Enum):
@@ -86,13 +86,15 @@ class Sequence:
     collected: Collected | None = None
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
     # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
-    # alone, without logprobs and from the first token on, and whether there is more than tokens to compute with.
+    # alone, without logprobs and from the first token on, whether the model's output for rows before the last is read,
+    # and whether there is more than tokens to compute with.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)
     temperature: float = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
     is_plain: bool = field(init=False)
+    reads_prompt_rows: bool = field(init=False)
     has_extras: bool = field(init=False)  # embeddings, a pair of texts or an adapter
 
     def __post_init__(self) -> None:
@@ -106,14 +108,8 @@ class Sequence:
         self.temperature = 0.0 if params.is_greedy else params.temperature
         eos_token_ids = () if params.ignore_eos else request.eos_token_ids
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
-        self.is_plain = (
-            params.logprobs is None
-            and params.min_tokens == 0
-            and params.allowed_token_ids is None
-            and not params.logit_bias
-            and not request.bad_token_ids
-            and bool(_changes(params) == _NO_CHANGES)
-        )
+        self.is_plain = not request.bad_token_ids and bool(_changes(params) == _NO_CHANGES)
+        self.reads_prompt_rows = request.pooling is not None or params.prompt_logprobs is not None
         self.has_extras = bool(request.prompt_embeds or request.token_type_ids or request.lora_id)
         repetition = params.repetition_detection
         if repetition is not None and repetition.max_pattern_size:
@@ -201,8 +197,11 @@ class Sequence:
 
     @property
     def ends_its_scores(self) -> bool:
-        """True if the first token was just sampled: the last prompt logprobs are emitted with it."""
-        return self.params.prompt_logprobs is not None and self.num_output_tokens == 1
+        """True if the first token was just sampled: the last prompt logprobs are emitted with it. The first answer
+        emits them for all.
+        """
+        is_scored = self.params.prompt_logprobs is not None and self.index == 0
+        return is_scored and self.num_output_tokens == 1
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -32,9 +32,9 @@ def make_parser(
     `num_earlier_calls` is where ids go on that count over the conversation. `end_markers` are special
     tokens that end a turn, where the text is decoded with special tokens: they are left out.
     """
-    families = [family for family in (reasoning, tool) if family is not None]
-    if not families and not end_markers:
+    if reasoning is None and tool is None and not end_markers:
         return TextParser()
+    families = [family for family in (reasoning, tool) if family is not None]
     first_id = num_earlier_calls if tool is not None and tool.counts_ids else None
     context = ParseContext(TextBuffer(), PartCollector(first_id), _schemas(tools))
     if not any(family.is_harmony for family in families):
