@@ -24,7 +24,7 @@ from weft.wire.health import HEALTH_SERVICE
 _OPEN_PREFIX = f"/{HEALTH_SERVICE}/"
 _HEALTH_CHECK = METHODS["HealthCheck"].path
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-_Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+CallMetadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
 class Access(Enum):
@@ -67,7 +67,7 @@ class Keys:
         self._control = KeyRing(control_keys)
         self._is_health_check_open = is_health_check_open
 
-    def check(self, path: str, metadata: _Metadata) -> None:
+    def check(self, path: str, metadata: CallMetadata) -> None:
         """Raises `Unauthenticated` or `Forbidden` for a caller who may not call `path`."""
         if path.startswith(_OPEN_PREFIX) or not (self._api or self._control):
             return
@@ -88,14 +88,14 @@ class Keys:
                     "a control key is needed: send the metadata authorization: Bearer KEY"
                 )
 
-    def may_control(self, metadata: _Metadata) -> bool:
+    def may_control(self, metadata: CallMetadata) -> bool:
         """True if an authorized caller may affect requests of other callers."""
         if not (self._api or self._control):
             return True
         key = _key_of(metadata)
         return key is not None and self._control.is_valid(key)
 
-    def admit(self, client: EngineClient, metadata: _Metadata) -> EngineClient:
+    def admit(self, client: EngineClient, metadata: CallMetadata) -> EngineClient:
         """Counts a request, and returns the engine as its tenant sees it; raises `RateLimited` beyond the tenant's
         limits.
         """
@@ -110,7 +110,7 @@ class Keys:
             hides_cached_tokens=self._hides_cached_tokens,
         )
 
-    def owner(self, metadata: _Metadata) -> bytes | None:
+    def owner(self, metadata: CallMetadata) -> bytes | None:
         """Owner of a request: its API key, or None if the server has no keys."""
         return _key_of(metadata) if self._api else None
 
@@ -136,7 +136,7 @@ class KeyGate(ServerInterceptor):  # type: ignore[type-arg]  # generic in the st
         return await continuation(handler_call_details)
 
 
-def _key_of(metadata: _Metadata) -> bytes | None:
+def _key_of(metadata: CallMetadata) -> bytes | None:
     """The caller's key; None if there is no key, or more than one."""
     given = [value for name, value in metadata if name == "authorization"]
     if len(given) != 1:

@@ -22,7 +22,7 @@ from weft.core.values.types import (
     SamplingParams,
 )
 from weft.core.values.unicode import encode_text
-from weft.rpc.boundary import Context
+from weft.rpc.auth import CallMetadata
 from weft.rpc.connection import Metadata
 from weft.rpc.convert.incoming import ServerReport
 from weft.rpc.convert.request import not_on_this_wire
@@ -37,9 +37,8 @@ REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 _ENDED = {"true": True, "false": False}
 
 
-def lora_request_of(context: Context, client: EngineClient) -> LoRARequest | None:
+def lora_request_of(metadata: CallMetadata, client: EngineClient) -> LoRARequest | None:
     """The adapter that the call's metadata names; None without a name, or for the name of the model itself."""
-    metadata = context.invocation_metadata() or ()
     names = {str(value) for name, value in metadata if name == LORA_METADATA and value}
     if len(names) > 1:
         raise BadRequest(LORA_METADATA, f"{LORA_METADATA} names {len(names)} adapters; give one")
@@ -48,16 +47,15 @@ def lora_request_of(context: Context, client: EngineClient) -> LoRARequest | Non
     return None
 
 
-def trace_headers_of(context: Context) -> dict[str, str]:
+def trace_headers_of(metadata: CallMetadata) -> dict[str, str]:
     """The trace that the call belongs to."""
-    metadata = context.invocation_metadata() or ()
     return {name: str(value) for name, value in metadata if name in TRACE_HEADERS}
 
 
-def reasoning_of(context: Context) -> dict[str, Any]:
+def reasoning_of(metadata: CallMetadata) -> dict[str, Any]:
     """The arguments of `EngineClient.generate` from the call's metadata; absent ones are left out."""
     found: dict[str, Any] = {}
-    for name, value in context.invocation_metadata() or ():
+    for name, value in metadata:
         if name == REASONING_ENDED_METADATA:
             if value not in _ENDED:
                 raise BadRequest(name, f"{name} must be true or false")

@@ -12,7 +12,7 @@ from weft.core.prefilling import MAX_ANSWER_BYTES, Prefiller
 from weft.core.values.kv_transfer import Prefill
 from weft.core.values.types import Request
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.boundary import Context
+from weft.rpc.auth import CallMetadata
 from weft.rpc.methods import SERVICE
 from weft.wire.ports import client_args
 
@@ -24,13 +24,13 @@ _ARGS = {
 }
 
 
-def prefill_of(context: Context) -> Prefill | None:
+def prefill_of(metadata: CallMetadata) -> Prefill | None:
     """The server that a router chose, in the call's metadata."""
-    metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
-    address = metadata.get(PREFILLER)
+    given = {name: str(value) for name, value in metadata}
+    address = given.get(PREFILLER)
     if address is None:
         return None
-    return Prefill(address=address, authorization=metadata.get("authorization"))
+    return Prefill(address=address, authorization=given.get("authorization"))
 
 
 class RpcPrefiller(Prefiller):

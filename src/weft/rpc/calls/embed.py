@@ -8,6 +8,7 @@ from weft.core.errors import GenerationError
 from weft.core.observe.tracing import Tracer
 from weft.core.values.types import PoolingParams, RequestOptions
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.auth import CallMetadata
 from weft.rpc.boundary import Context
 from weft.rpc.calls.generate import GenerateCall, until_deadline
 from weft.rpc.convert.embed import EmbedInput, to_embed_input, to_embed_response
@@ -36,20 +37,26 @@ class EmbedCall:
         pooler = self._client.info.pooler
         embedding = to_embed_input(message, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
-        headers = trace_headers_of(context)
+        metadata = context.invocation_metadata() or ()
+        headers = trace_headers_of(metadata)
         with server_span(self._tracer, "Embed", request_id, headers) as headers:
-            return await self._follow(request_id, embedding, context, headers)
+            return await self._follow(request_id, embedding, context, metadata, headers)
 
     async def _follow(
-        self, request_id: str, embedding: EmbedInput, context: Context, headers: dict[str, str]
+        self,
+        request_id: str,
+        embedding: EmbedInput,
+        context: Context,
+        metadata: CallMetadata,
+        headers: dict[str, str],
     ) -> pb.EmbedResponse:
-        with self._generate.hold(request_id, context):
-            client = self._generate.client_of(context)
+        with self._generate.hold(request_id, metadata):
+            client = self._generate.client_of(metadata)
             async with until_deadline(context):
                 is_traced = bool(headers) and await client.is_tracing_enabled()
                 options = RequestOptions(
                     request_id=request_id,
-                    lora_request=lora_request_of(context, client),
+                    lora_request=lora_request_of(metadata, client),
                     trace_headers=headers if is_traced else None,
                 )
                 with client.preparing(1):

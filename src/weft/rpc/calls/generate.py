@@ -20,7 +20,7 @@ from weft.core.values.types import (
     SamplingParams,
 )
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.auth import Keys
+from weft.rpc.auth import CallMetadata, Keys
 from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
@@ -106,30 +106,35 @@ class GenerateCall:
         self.receive()
         generation = to_generation(request, self._limits, self._client.model_config.media)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
-        headers = trace_headers_of(context)
+        metadata = context.invocation_metadata() or ()
+        headers = trace_headers_of(metadata)
         with server_span(self._tracer, "Generate", request_id, headers) as headers:
-            await self._follow(request_id, generation, context, headers)
+            await self._follow(request_id, generation, context, metadata, headers)
 
     async def _follow(
-        self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
+        self,
+        request_id: str,
+        generation: Generation,
+        context: Context,
+        metadata: CallMetadata,
+        headers: dict[str, str],
     ) -> None:
-        with self.hold(request_id, context):
-            client = self.client_of(context)
+        with self.hold(request_id, metadata):
+            client = self.client_of(metadata)
             async with until_deadline(context):
-                prepared = await self._prepare(client, request_id, generation, context, headers)
+                prepared = await self._prepare(client, request_id, generation, metadata, headers)
                 # Sent now, so that the caller can cancel before the first answer; after the checks, because a refusal
                 # without metadata before it may be retried on another server.
                 await context.send_initial_metadata(())
                 await self._serve(client, prepared, context)
 
-    def client_of(self, context: Context) -> EngineClient:
+    def client_of(self, metadata: CallMetadata) -> EngineClient:
         """The engine as this caller sees it; counts the request."""
-        return self._keys.admit(self._client, context.invocation_metadata() or ())
+        return self._keys.admit(self._client, metadata)
 
-    def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
+    def hold(self, request_id: str, metadata: CallMetadata) -> AbstractContextManager[None]:
         """Counts a request of this caller as in flight."""
-        owner = self._keys.owner(context.invocation_metadata() or ())
-        return self.in_flight.hold(request_id, owner)
+        return self.in_flight.hold(request_id, self._keys.owner(metadata))
 
     async def _serve(self, client: EngineClient, request: Request, context: Context) -> None:
         # Closing the generator, however this call ends, ends the request in the engine.
@@ -144,19 +149,19 @@ class GenerateCall:
         client: EngineClient,
         request_id: str,
         generation: Generation,
-        context: Context,
+        metadata: CallMetadata,
         headers: dict[str, str],
     ) -> Request:
         is_traced = bool(headers) and await client.is_tracing_enabled()
         options = RequestOptions(
             request_id=request_id,
             prompt_text=generation.prompt_text,
-            lora_request=lora_request_of(context, client),
+            lora_request=lora_request_of(metadata, client),
             trace_headers=headers if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
-            **(self._reasoning(generation.params) | reasoning_of(context)),
+            **(self._reasoning(generation.params) | reasoning_of(metadata)),
         )
-        chosen = None if self.prefiller is None else prefill_of(context)
+        chosen = None if self.prefiller is None else prefill_of(metadata)
         with client.preparing(generation.params.n):
             request = await client.prepare(generation.prompt, generation.params, options)
             if self.prefiller is None or chosen is None:
