@@ -45,9 +45,9 @@ from weft.web.served import Served
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run.
 BOUNDS = {
-    "HTTP chat, streamed": (370, 2200),
-    "HTTP chat, whole": (365, 2140),
-    "gRPC Generate, streamed": (216, 1320),
+    "HTTP chat, streamed": (362, 2130),
+    "HTTP chat, whole": (358, 2080),
+    "gRPC Generate, streamed": (213, 1285),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30

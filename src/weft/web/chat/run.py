@@ -52,7 +52,7 @@ class TurnSink(EventSink):
 
     __slots__ = ("_write", "read")
 
-    def __init__(self, encode: Callable[[TurnEvent], list[bytes]]) -> None:
+    def __init__(self, encode: Callable[[TurnDelta], list[bytes]]) -> None:
         super().__init__(self._events)
         self._write = encode
         self.read: Callable[[CompletionOutput], TurnDelta]  # set when the turn begins

@@ -229,8 +229,8 @@ class HttpApp:
             )
 
     async def _serve(self, exchange: Exchange, receive: Receive) -> None:
-        if (headers := self._gate.preflight_headers(exchange)) is not None:
-            await exchange.start(204, headers)
+        if exchange.method == "OPTIONS" and self._gate.is_preflight(exchange):
+            await exchange.start(204, self._gate.preflight_headers(exchange))
             await exchange.end()
             return
         if dialect_of(exchange.raw_path) is Dialect.ANTHROPIC:

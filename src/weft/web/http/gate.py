@@ -102,12 +102,13 @@ class Gate:
                 "web pages of this origin may not send forms; --allowed-origins lists the origins that may",
             )
 
-    def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
-        """The response to a browser's preflight request, which has no key; None for other requests."""
-        if exchange.method != "OPTIONS" or not exchange.extra_headers:
-            return None
-        if "access-control-request-method" not in exchange.headers:
-            return None
+    def is_preflight(self, exchange: Exchange) -> bool:
+        """True if an OPTIONS request is a browser's preflight request from an allowed origin; it has no key."""
+        has_method = "access-control-request-method" in exchange.headers
+        return has_method and bool(exchange.extra_headers)
+
+    def preflight_headers(self, exchange: Exchange) -> dict[str, str]:
+        """The response to a browser's preflight request."""
         wanted = exchange.headers.get("access-control-request-headers", "")
         return {
             "access-control-allow-methods": "GET, HEAD, POST, DELETE",

@@ -4,6 +4,7 @@ Ranges are checked by `weft.core.checks.validate`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -24,6 +25,12 @@ _SAME = tuple(parameter.name for parameter in IN_BODIES)
 _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
 MAX_STOPS = 4
 _UNLIMITED = -1
+_CONSTRAINING = (
+    *("structured_outputs", "response_format", "structural_tag", "guided_whitespace_pattern"),
+    *(f"guided_{kind}" for kind in _GUIDED),
+)
+_constraining = attrgetter(*_CONSTRAINING)
+_NO_CONSTRAINT = (None,) * len(_CONSTRAINING)
 
 # Accepted with any value: they identify callers or group requests, and do not affect the answer.
 LABELS: Mapping[str, str] = {
@@ -241,6 +248,8 @@ def template_kwargs(
 
 def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
     """Returns the constraint on the answer; `BadRequest` for two constraints at once."""
+    if _constraining(fields) == _NO_CONSTRAINT:
+        return None
     constraints = dict(_constraints(fields))
     if len(constraints) > 1:
         names = list(constraints)

@@ -2,11 +2,11 @@
 
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.values.types import SamplingParams
 from weft.schema.chat import (
     ChatAnswer,
     ChatBody,
@@ -25,7 +25,7 @@ from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
-from weft.web.http.endpoint import Answer, Call
+from weft.web.http.endpoint import Answer
 from weft.web.inference.call import (
     ModelCall,
     check_repeated,
@@ -83,8 +83,13 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
     """Converts a body to a turn; every field of the body is used or refused."""
     refuse_unsupported(body, REFUSED_BESIDE_MEDIA)
     check_streamable(body)
-    tools = tuple(_tool(tool, position) for position, tool in enumerate(body.tools or ()))
-    params = _params(call, body)
+    tools = tuple(map(_tool, body.tools or (), count()))
+    params = to_params(
+        body,
+        call.served.client.model_config.default_sampling_params,
+        max_tokens=_max_tokens(body),
+        logprobs=num_logprobs(body, is_on=bool(body.logprobs), switch="logprobs to be true"),
+    )
     choice = to_choice(body, tools)
     if is_forced(choice) and body.response_format is not None:
         # The format is for the content, and an answer with a forced call has none.
@@ -151,15 +156,6 @@ def _tool(tool: ToolBody, position: int) -> Tool:
         description=function.description,
         parameters=function.parameters,
         is_strict=bool(function.strict),
-    )
-
-
-def _params(call: Call, body: ChatBody) -> SamplingParams:
-    return to_params(
-        body,
-        call.served.client.model_config.default_sampling_params,
-        max_tokens=_max_tokens(body),
-        logprobs=num_logprobs(body, is_on=bool(body.logprobs), switch="logprobs to be true"),
     )
 
 

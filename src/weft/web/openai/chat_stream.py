@@ -6,7 +6,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import starmap
-from typing import assert_never
 
 from msgspec import UNSET, UnsetType
 
@@ -57,7 +56,7 @@ async def _chat_events(
         async for event in events:
             if isinstance(event, Began):
                 # The first chunk of each answer may have all ids of the prompt, so they are sent one by one.
-                for first in writer.chunks(event):
+                for first in writer.first(event):
                     yield data_event(first)
                 continue
             if isinstance(event, TurnDelta) and event.logprobs is not None:
@@ -96,18 +95,17 @@ class ChunkWriter:
         """Number of logprobs in an event's chunk: many if the client lagged behind."""
         return num_scores(self._progress[event.index].logprobs) + num_scores(event.logprobs)
 
-    def encoded(self, event: TurnEvent) -> list[bytes]:
+    def encoded(self, event: TurnDelta | Ended) -> list[bytes]:
         """The encoded chunks of an event."""
+        if isinstance(event, Ended):
+            return list(map(data_event, self._last(event)))
         plain = self._plain_event(event)
-        if plain is not None:
-            return [plain]
-        return list(map(data_event, self.chunks(event)))
+        return list(map(data_event, self._delta(event))) if plain is None else [plain]
 
-    def _plain_event(self, event: TurnEvent) -> bytes | None:
+    def _plain_event(self, event: TurnDelta) -> bytes | None:
         """The encoded event of a delta that is only text, the usual case; None for others."""
         if (
             not self._has_plain
-            or not isinstance(event, TurnDelta)
             or event.finish_reason is not None
             or event.logprobs is not None
             or len(event.parts) != 1
@@ -126,19 +124,8 @@ class ChunkWriter:
     def _text_chunk(self, index: int, text: str) -> ChatChunk:
         return self._chunk(ChatChunkChoice(index=index, delta=to_delta([Content(text)])))
 
-    def chunks(self, event: TurnEvent) -> Iterator[ChatChunk]:
-        """The chunks that an event makes."""
-        match event:
-            case Began():
-                yield from self._first(event)
-            case TurnDelta():
-                yield from self._delta(event)
-            case Ended():
-                yield from self._last(event)
-            case _:
-                assert_never(event)
-
-    def _first(self, event: Began) -> Iterator[ChatChunk]:
+    def first(self, event: Began) -> Iterator[ChatChunk]:
+        """The first chunks of all answers."""
         self._num_prompt_tokens = len(event.prompt_token_ids)
         ids = event.prompt_token_ids if self._shape.details.has_token_ids else None
         for index in range(self._shape.num_answers):
