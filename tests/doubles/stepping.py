@@ -81,6 +81,8 @@ class SteppingEngine:
             config.model_config.max_model_len,
             tier=elsewhere,
         )
+        if config.pictures_config is not None:
+            self.scheduler.take_pictures(config.pictures_config)
         speculation = config.scheduler_config.speculation
         if speculation is not None and speculation.draft is None:
             self.scheduler.draft_by(NgramDrafter(speculation))
@@ -96,7 +98,7 @@ class SteppingEngine:
         self.parts = StepParts(
             self.scheduler, sampler, lambda _plan: None, self._follow_plan, self._count, self._take
         )
-        forward = ModelForward(self, config.cache_config.block_size)
+        forward = ModelForward(self, config.cache_config.block_size, config.pictures_config)
         self.steps = open_steps(self.parts, self, forward)
         cache = config.cache_config
         runner.allocate_kv(
@@ -123,6 +125,7 @@ class SteppingEngine:
         is_grammar_late=False,
         bad_token_ids=(),
         eos_token_ids=(EOS, 2),
+        items=(),
         **params,
     ) -> None:
         """Queue a request."""
@@ -139,6 +142,7 @@ class SteppingEngine:
             reasoning=reasoning,
             bad_token_ids=list(bad_token_ids),
             eos_token_ids=eos_token_ids,
+            items=list(items),
         )
         self.scheduler.add(request)
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
@@ -276,6 +280,7 @@ def make_config(**overrides) -> EngineConfig:
         compute_config=ComputeConfig(compute="native", num_threads=1),
         pooler_config=overrides.get("pooler_config"),
         lora_config=overrides.get("lora_config"),
+        pictures_config=overrides.get("pictures_config"),
     )
 
 

@@ -36,6 +36,7 @@ from weft.engine.ipc.messages import (
     RemoveLora,
     Reply,
     ResetPrefixCache,
+    ResetTowerOutputs,
     Resume,
     StartProfile,
     StepOutput,
@@ -106,6 +107,8 @@ class EngineLoop:
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
             tier=elsewhere,
         )
+        if config.pictures_config is not None:
+            self._scheduler.take_pictures(config.pictures_config)
         drafter, forward = open_drafter(config, model)
         if drafter is not None:
             self._scheduler.draft_by(drafter, DraftPayoff())
@@ -284,6 +287,9 @@ class EngineLoop:
                     preempt_running=command.reset_running_requests
                 )
                 return Reply(command.call_id, is_done)
+            case ResetTowerOutputs():
+                self._scheduler.clear_outputs()
+                return Reply(command.call_id)
             case StartProfile() | StopProfile():
                 return attempt(command.call_id, partial(self._profile, command))
             case CallWorker():

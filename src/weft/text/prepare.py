@@ -22,7 +22,8 @@ from weft.core.checks.validate import (
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.values.media import Media, check_anchors, check_media
+from weft.core.values.media import check_anchors, check_media
+from weft.core.values.pictures import ItemPreparer, PlacedItem, PreparedItem
 from weft.core.values.prompts import Prompt, TokensPart
 from weft.core.values.types import (
     OpenReasoning,
@@ -34,6 +35,7 @@ from weft.core.values.types import (
     StreamingInput,
 )
 from weft.core.values.unicode import check_text
+from weft.text.items import place_items
 from weft.text.pooling_inputs import PoolingInputs
 from weft.text.prompt_embeds import salt_of
 from weft.text.prompts import (
@@ -58,7 +60,7 @@ class InputProcessor:
     """Makes requests for an engine with this config; thread-safe.
 
     `limits` replaces the limits of the config. `clock` is monotonic, in seconds. Every `engine_id` begins with
-    `engine_id_prefix`.
+    `engine_id_prefix`. With `items` media are prepared here, and become `Request.items`.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class InputProcessor:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         engine_id_prefix: str = "",
+        items: ItemPreparer | None = None,
     ) -> None:
         self._prefix = engine_id_prefix
         limits = limits or Limits.of(config)
@@ -80,6 +83,7 @@ class InputProcessor:
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
         self._size, self._ranks = config.data_parallel_size, served_ranks(config)
         self._media = config.model_config.media
+        self._items, self._pictures = items, config.pictures_config
         self._clock = clock
 
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
@@ -94,7 +98,13 @@ class InputProcessor:
         arrived_at = self._clock()
         self._check(params, options)
         given = read_prompt(prompt() if callable(prompt) else prompt)
-        read = partial(self._read, given, params, options, arrived_at)
+        if given.media is not None and self._items is not None:
+            check_media(given.media, self._media)
+            items = await self._items.prepare(given.media)
+            given = msgspec.structs.replace(given, media=None)
+        else:
+            items = []
+        read = partial(self._read, given, params, options, arrived_at, items)
         num_chars, num_ids = size_of(given)
         # There may be hundreds of bad words, each in two spellings.
         if num_ids > _MANY_IDS or (isinstance(params, SamplingParams) and params.bad_words):
@@ -110,8 +120,11 @@ class InputProcessor:
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
         bare = msgspec.structs.replace(options, tokenization_kwargs=kwargs)
         request = await self.prepare(piece.prompt, params, bare if before else options)
-        for name in ("prompt_embeds", "media"):
-            if getattr(request, name):
+        for name, values in (
+            ("prompt_embeds", request.prompt_embeds),
+            ("media", request.media or request.items),
+        ):
+            if values:
                 raise BadRequest(name, f"{name} does not go with a prompt in pieces")
         if not before:
             return request
@@ -145,9 +158,14 @@ class InputProcessor:
             )
 
     def _read(
-        self, prompt: Prompt, params: Params, options: RequestOptions, arrived_at: float
+        self,
+        prompt: Prompt,
+        params: Params,
+        options: RequestOptions,
+        arrived_at: float,
+        prepared: Sequence[PreparedItem] = (),
     ) -> Request:
-        """Makes a request of a prompt and checked parameters.
+        """Makes a request of a prompt and checked parameters; `prepared` are its media, if they are prepared here.
 
         A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise; so does a prompt
         of token ids.
@@ -161,16 +179,13 @@ class InputProcessor:
         validate_cache_salt(prompt.cache_salt)
         if params.stop and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
-        if prompt.media is not None:
-            check_media(prompt.media, self._media)
-            check_tensors(prompt.media.tensors)
-            _check_beside_media(prompt.media, params, how)
+        self._check_media(prompt, params, how, prepared)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
+        token_ids, items = self._place_items(token_ids, prepared)
         validate_prompt(token_ids, self._limits)
-        if prompt.media is not None:
-            check_placeholders(prompt.media.tensors, token_ids)
-        if self._media is not None:
-            check_anchors(token_ids, prompt.media, self._media)
+        self._check_tokens(token_ids, prompt)
+        if embeds and items:
+            raise BadRequest("prompt_embeds", "prompt_embeds does not go with media in the prompt")
         if embeds and params.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
         resolved = resolve_params(params, len(token_ids), self._limits)
@@ -195,7 +210,37 @@ class InputProcessor:
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
             media=prompt.media,
+            items=items,
         )
+
+    def _check_media(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        how: Tokenization,
+        prepared: Sequence[PreparedItem],
+    ) -> None:
+        if prepared:
+            _check_beside_media(params, how, are_items=True)
+        if prompt.media is not None:
+            check_media(prompt.media, self._media)
+            check_tensors(prompt.media.tensors)
+            _check_beside_media(params, how, are_items=bool(prompt.media.items))
+
+    def _place_items(
+        self, token_ids: list[int], prepared: Sequence[PreparedItem]
+    ) -> tuple[list[int], list[PlacedItem]]:
+        """Returns the tokens with those of the media that are prepared here."""
+        if self._pictures is None:
+            return token_ids, []
+        return place_items(token_ids, prepared, self._pictures.tokens, self._tokenizer)
+
+    def _check_tokens(self, token_ids: list[int], prompt: Prompt) -> None:
+        """Checks the tokens of media that the engine prepares itself."""
+        if prompt.media is not None:
+            check_placeholders(prompt.media.tensors, token_ids)
+        if self._media is not None and self._pictures is None:
+            check_anchors(token_ids, prompt.media, self._media)
 
     def _reasoning(
         self, params: SamplingParams, options: RequestOptions, token_ids: list[int]
@@ -225,11 +270,11 @@ class InputProcessor:
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
 
 
-def _check_beside_media(media: Media, params: SamplingParams, how: Tokenization) -> None:
+def _check_beside_media(params: SamplingParams, how: Tokenization, *, are_items: bool) -> None:
     """Refuses options that depend on the token count of a prompt with media, which is known only later."""
     for name, value in (
         ("truncate_prompt_tokens", how.truncate_prompt_tokens),
-        ("prompt_logprobs", params.prompt_logprobs if media.items else None),
+        ("prompt_logprobs", params.prompt_logprobs if are_items else None),
     ):
         if value is not None:
             raise BadRequest(name, f"{name} does not go with media in the prompt")

@@ -18,6 +18,7 @@ from weft.core.values.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingC
 from weft.core.values.kv_transfer import KvTransferConfig
 from weft.core.values.logprobs import LogprobsMode
 from weft.core.values.media import MediaConfig, SpeechConfig
+from weft.core.values.pictures import PicturesConfig
 from weft.core.values.types import LoRARequest, PoolingKind
 from weft.core.values.weight_transfer import WeightTransferConfig
 
@@ -164,6 +165,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_config: KvEventsConfig | None = None
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
+    pictures_config: PicturesConfig | None = None  # None: this engine computes no pictures
     lora_config: LoraConfig | None = None
     prompt_embeds_size: int | None = None  # numbers per row; None: embeddings are refused
     stream_interval_ms: float = 0.0

@@ -4,9 +4,11 @@ A prepared picture keeps its pixels as bytes, a quarter of the size of the tower
 them when it computes the tower.
 """
 
+from typing import Protocol
+
 import msgspec
 
-from weft.core.values.media import Modality
+from weft.core.values.media import Media, Modality
 
 # Filters of Pillow, by their numbers: nearest, Lanczos, bilinear, bicubic, box, Hamming.
 RESAMPLING = range(6)
@@ -137,13 +139,29 @@ class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
         return sum(length for _, length in self.runs)
 
 
+class ItemPreparer(Protocol):
+    """Prepares the media of a prompt."""
+
+    async def prepare(self, media: Media) -> list[PreparedItem]:
+        """Returns the items in order; raises `BadRequest` for an item that cannot be prepared."""
+
+    def clear(self) -> None:
+        """Drops cached items."""
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+
+
 class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Pictures of a model that an engine of ours computes: their processing, their sources, and limits.
 
     `domains` and `directory` are the places that pictures are read from, beside the request itself. Prepared pictures
     take up to `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each
-    engine. A step computes up to `max_step_rows` rows of outputs, or one item. If `sees_both_ways`, a picture's tokens
-    see each other, and no step computes a part of them.
+    engine. A step computes up to `max_step_rows` rows of outputs, or one item.
+
+    A row of the tower has `row_size` numbers: `hidden_size` for the token itself, and as many for each layer that adds
+    some. If `sees_both_ways`, the rows of a picture see each other, and no step computes a part of them. With
+    `has_rope_sections` the model counts positions of rows and columns inside a picture.
     """
 
     settings: PictureSettings
@@ -153,4 +171,7 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     prepared_bytes: int = 0
     output_bytes: int = 0
     max_step_rows: int = 1
+    hidden_size: int
+    row_size: int
     sees_both_ways: bool = False
+    has_rope_sections: bool = False

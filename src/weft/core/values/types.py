@@ -14,6 +14,7 @@ from weft.core.values.declare import INT32_MAX, INT64_MAX, Carried, Param
 from weft.core.values.kv_cache import Medium
 from weft.core.values.kv_transfer import Prefill
 from weft.core.values.media import Media
+from weft.core.values.pictures import PlacedItem
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 
 _PENALTY = Param(-2, 2)
@@ -256,7 +257,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     unknown, and `reasoning_ended` is the caller's value.
 
     Tokens of `prompt_embeds`, which are in the order of the prompt, have id 0; `cache_salt` then distinguishes these
-    embeddings from others. Only the number of `media` has been checked. A request with `pooling` and `pooling_kind`
+    embeddings from others. Only the number of `media` has been checked: an engine that computes pictures has `items`
+    instead, in order, whose tokens are among `prompt_token_ids`. A request with `pooling` and `pooling_kind`
     generates nothing, and its `params` are unused. `lora_id`, at least 1, identifies one load of the adapter in
     `lora_request`: no two loads share an id.
     """
@@ -284,6 +286,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     token_type_ids: list[int] | None = None
     prompt_embeds: list[EmbeddedTokens] = []
     media: Media | None = None
+    items: list[PlacedItem] = []
 
     @property
     def lora_name(self) -> str | None:

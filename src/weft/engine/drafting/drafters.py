@@ -14,7 +14,7 @@ def open_drafter(config: EngineConfig, model: EngineModel) -> tuple[Drafter | No
     wraps it.
     """
     sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
-    alone = ModelForward(model, block_size)
+    alone = ModelForward(model, block_size, config.pictures_config)
     speculation = config.scheduler_config.speculation
     if speculation is None:
         return None, alone

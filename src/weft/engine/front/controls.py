@@ -35,6 +35,7 @@ from weft.engine.ipc.messages import (
     ReleaseRemote,
     Reply,
     ResetPrefixCache,
+    ResetTowerOutputs,
     Resume,
     StartProfile,
     StartWeightUpdate,
@@ -157,7 +158,7 @@ class EngineControls(OperatorCalls):
         self._calls.check_alive()
 
     async def reset_encoder_cache(self) -> None:
-        self._calls.check_alive()
+        await self._calls.call(ResetTowerOutputs)
 
     async def start_profile(
         self,

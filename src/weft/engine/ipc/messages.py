@@ -101,6 +101,10 @@ class ResetPrefixCache(_Call, frozen=True, tag=True):
     reset_running_requests: bool
 
 
+class ResetTowerOutputs(_Call, frozen=True, tag=True):
+    """Drops cached outputs of the tower."""
+
+
 class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
     """Records steps; None means the configured value."""
 
@@ -199,6 +203,7 @@ Controlled = (
     Resume
     | Wake
     | ResetPrefixCache
+    | ResetTowerOutputs
     | StartProfile
     | StopProfile
     | CallWorker

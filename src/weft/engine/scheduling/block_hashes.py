@@ -5,6 +5,8 @@ from array import array
 from collections.abc import Sequence as Seq
 from functools import lru_cache
 
+from weft.core.values.pictures import PlacedItem
+
 
 @lru_cache(maxsize=256)
 def chain_root(
@@ -26,6 +28,19 @@ def chain_root(
     return digest.digest()
 
 
-def block_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
-    """Hashes one full block: its 32-byte parent, then its tokens as 4 bytes each."""
-    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
+def block_hash(parent: bytes, token_ids: Seq[int], items: Seq[tuple[str, int]] = ()) -> bytes:
+    """Hashes one full block: its 32-byte parent, its tokens as 4 bytes each, and the `items` with tokens in it: the
+    hash of each, and its begin, counted from the block's first token.
+    """
+    digest = hashlib.sha256(parent + array("I", token_ids).tobytes())
+    for name, begin in items:
+        raw = name.encode()
+        digest.update(
+            b"item" + len(raw).to_bytes(8, "big") + raw + begin.to_bytes(8, "big", signed=True)
+        )
+    return digest.digest()
+
+
+def items_in(items: Seq[PlacedItem], start: int, end: int) -> list[tuple[str, int]]:
+    """Returns the items with tokens from `start` to `end`: the hash of each, and its begin, counted from `start`."""
+    return [(i.hash, i.start - start) for i in items if i.start < end and start < i.end]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from msgspec import structs
@@ -104,7 +105,8 @@ class Drafting:
             sequence.num_draft_tokens += len(token_ids)
         if not drafts:
             return plan
-        return Plan(tuple(_with_draft(entry, drafts) for entry in plan.entries))
+        entries = tuple(_with_draft(entry, drafts) for entry in plan.entries)
+        return replace(plan, entries=entries)
 
     def forget(self) -> None:
         self._drafter.forget()

@@ -16,7 +16,8 @@ import numpy as np
 from weft.compute.pooler import Collected
 from weft.compute.protocols.runner import Batch, FloatArray, IntArray
 from weft.core.values.types import LogprobRow, PoolingKind
-from weft.engine.scheduling.sequence import Sequence
+from weft.engine.scheduling.given_rows import Span, with_given_rows
+from weft.engine.scheduling.sequence import ItemOutput, Sequence
 
 # Rare attributes are looked up in all entries: with `map` and these getters in a third of the time of a loop.
 _draft_token_ids = attrgetter("draft_token_ids")
@@ -66,9 +67,13 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Contents of one step. Logits are ordered by entry: leading rows, the sampled row, rows of drafts."""
+    """Contents of one step. Logits are ordered by entry: leading rows, the sampled row, rows of drafts.
+
+    `outputs` are those of the tower that the step computes first.
+    """
 
     entries: tuple[PlannedRows, ...]
+    outputs: tuple[ItemOutput, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -166,34 +171,24 @@ class Plan:
         )
 
     def _with_extras(self, batch: Batch) -> Batch:
-        """Adds what some requests bring beside tokens: embeddings, pairs of texts, adapters."""
+        """Adds what some requests bring beside tokens: embeddings, pictures, pairs of texts, adapters."""
         requests = [entry.sequence.request for entry in self.entries]
         adapter_ids = [request.lora_id or 0 for request in requests]
-        embed_rows, embeds = self._embeds()
         return replace(
-            batch,
+            with_given_rows(batch, self._spans()),
             token_types=self._token_types() if any(map(_token_type_ids, requests)) else None,
             adapter_ids=np.array(adapter_ids, np.int32) if any(adapter_ids) else None,
-            embed_rows=embed_rows,
-            embeds=embeds,
         )
 
-    def _embeds(self) -> tuple[IntArray | None, FloatArray | None]:
-        """Returns the rows whose prompt came as embeddings, and these embeddings; None if there are none."""
-        first_row = 0
-        places: list[int] = []
-        rows: list[FloatArray] = []
+    def _spans(self) -> list[Span]:
+        """Returns the tokens of each entry with their rows."""
+        spans, first_row = [], 0
         for entry in self.entries:
-            for embeds in entry.sequence.request.prompt_embeds:
-                begin = max(entry.start, embeds.start)
-                end = min(entry.start + entry.num_tokens, embeds.start + embeds.num_tokens)
-                if begin < end:
-                    whole = np.frombuffer(embeds.rows, np.float32).reshape(embeds.num_tokens, -1)
-                    rows.append(whole[begin - embeds.start : end - embeds.start])
-                    start = first_row - entry.start
-                    places += range(start + begin, start + end)
+            spans.append(
+                Span(entry.sequence, entry.start, entry.start + entry.num_tokens, first_row)
+            )
             first_row += entry.num_rows
-        return (np.array(places, np.int32), np.concatenate(rows)) if rows else (None, None)
+        return spans
 
     def _token_types(self) -> IntArray:
         """Returns which of two texts each row belongs to."""

@@ -45,6 +45,9 @@ class Planner:
     def plan(self, admission: Admission, now: float, *, is_ahead: bool) -> Plan | None:
         """Decides the next step; None if no sequence can be in it. With `is_ahead` no sequence is preempted."""
         self.budget.begin(self._queues.running, now, is_ahead=is_ahead)
+        outputs = self._cache.outputs
+        if outputs is not None:
+            outputs.begin_step()
         self.lacks_blocks = False
         num_preemptions = self.num_preemptions
         entries = self._plan_running(may_preempt=not is_ahead)
@@ -52,7 +55,9 @@ class Planner:
             self._cache.register(sequence, sequence.num_planned_tokens)
         if self.num_preemptions == num_preemptions and not self.lacks_blocks:
             self._plan_waiting(entries, admission)
-        return Plan(tuple(entries.values())) if entries else None
+        if not entries:
+            return None
+        return Plan(tuple(entries.values()), () if outputs is None else outputs.to_compute())
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes the sequence's blocks; it keeps its tokens and computes them again later."""
@@ -67,7 +72,7 @@ class Planner:
             if sequence.status is not _RUNNING:
                 continue  # preempted earlier in this loop
             budget = self.budget.left_for(sequence, sequence.num_planned_tokens)
-            wanted = self._cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
+            wanted = self._chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.params.prompt_logprobs is not None:
                 wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
@@ -101,7 +106,7 @@ class Planner:
             budget = self.budget.left_for(sequence, num_cached)
             if sequence.num_tokens - num_cached > budget and not self._config.chunks_prompts:
                 return  # it runs in the next step, whose whole budget holds any prompt
-            num_tokens = self._cache.next_chunk(sequence, num_cached, budget)
+            num_tokens = self._chunk(sequence, num_cached, budget)
             if sequence.params.prompt_logprobs is not None:
                 num_tokens = min(num_tokens, self._scorable(sequence, entries))
             if not num_tokens:
@@ -111,6 +116,13 @@ class Planner:
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self._cache.register(sequence, sequence.num_planned_tokens)
+
+    def _chunk(self, sequence: Sequence, start: int, budget: int) -> int:
+        """Returns the number of tokens from `start` on that the step computes, whose pictures it may compute too."""
+        num_tokens = self._cache.next_chunk(sequence, start, budget)
+        if not sequence.request.items or self._cache.outputs is None:
+            return num_tokens
+        return self._cache.outputs.chunk(sequence, start, num_tokens)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
         """Returns the maximum number of tokens, limited if their rows must be scored."""

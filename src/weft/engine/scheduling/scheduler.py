@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from weft.core.config.engine import SchedulerConfig
 from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.pictures import PicturesConfig
 from weft.core.values.types import FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
@@ -25,6 +26,7 @@ from weft.engine.scheduling.planner import Planner
 from weft.engine.scheduling.queues import Admission, Queues
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.stopwatch import Stopwatch
+from weft.engine.scheduling.tower_outputs import TowerOutputs, place_items
 
 _RUNNING = SequenceStatus.RUNNING  # looking up an enum member costs as much as a call
 
@@ -54,6 +56,7 @@ class Scheduler:
             lender=None if tier is None else tier.lender,
             states=cache_config.states,
         )
+        self._pictures: PicturesConfig | None = None
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
         self.num_corrupted = 0
@@ -125,6 +128,11 @@ class Scheduler:
         most = self.config.speculation.num_speculative_tokens
         self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
 
+    def take_pictures(self, config: PicturesConfig) -> None:
+        """Makes the scheduler take requests with pictures. Call it before the first request."""
+        self._pictures = config
+        self.cache.outputs = TowerOutputs(config)
+
     # -- requests come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
@@ -140,6 +148,8 @@ class Scheduler:
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
+        if request.items and self._pictures is not None:
+            place_items(sequences, self._pictures)
         is_compiling = request.grammar is not None or request.reasoning is not None
         self._queues.add(sequences, is_compiling=is_compiling)
 
@@ -189,6 +199,11 @@ class Scheduler:
         self._preempt_all()
         self.cache.clear()
         return True
+
+    def clear_outputs(self) -> None:
+        """Drops the outputs of the tower that no sequence holds."""
+        if self.cache.outputs is not None:
+            self.cache.outputs.clear()
 
     def end_fetch(self, sequence: Sequence, error: str | None = None) -> list[SequenceOutput]:
         """Ends a sequence's fetch: with an `error` the sequence ends, else it waits again and the next plan uses
@@ -276,6 +291,8 @@ class Scheduler:
                 sequence.num_planned_tokens = max(sequence.num_planned_tokens, end)
                 if states is not None:
                     states.keep(sequence, end)
+                if sequence.outputs and self.cache.outputs is not None:
+                    self.cache.outputs.release(sequence, end)
             if isinstance(result, SampledRow):
                 output = self._commit_sampled(entry, result)
             else:
@@ -368,6 +385,8 @@ class Scheduler:
     def check(self) -> None:
         """Asserts the invariants between steps. Expensive; for tests."""
         self.cache.check(self.open_sequences())
+        if self.cache.outputs is not None:
+            self.cache.outputs.check()
         held = Counter(b for sequence in self.open_sequences() for b in sequence.block_ids)
         held.update(self.cache.lent or ())
         pool = self.cache.pool

@@ -8,8 +8,10 @@ from operator import attrgetter
 from typing import Any
 
 from weft.compute.pooler import Collected
+from weft.compute.protocols.runner import FloatArray, IntArray
 from weft.compute.protocols.sampler import Choice
 from weft.core.values.params import PARAMETERS
+from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import (
     FinishReason,
     PoolingKind,
@@ -30,6 +32,20 @@ _changes = attrgetter(
     *("allowed_token_ids", "logit_bias", "logprobs", "min_tokens"),
 )
 _NO_CHANGES = _changes(SamplingParams())
+
+
+@dataclass(slots=True, eq=False)
+class ItemOutput:
+    """Output of the tower for an item: None until the step that computes it.
+
+    `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden].
+    """
+
+    item: PlacedItem
+    num_bytes: int
+    num_holders: int = 0
+    embeds: FloatArray | None = None
+    deep_embeds: FloatArray | None = None
 
 
 class SequenceStatus(Enum):
@@ -84,6 +100,12 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
+    outputs: dict[int, ItemOutput] = field(
+        default_factory=dict
+    )  # held ones, by the index of their item
+    # Positions of the prompt, [tokens, 3], and the offset of later ones, for models with several a token
+    rope: tuple[IntArray, int] | None = None
+    sees_items_whole: bool = False  # rows of an item see each other
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
     # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
     # alone, without logprobs and from the first token on, whether the model's output for rows before the last is read,
@@ -95,7 +117,7 @@ class Sequence:
     end_token_ids: frozenset[int] = field(init=False)
     is_plain: bool = field(init=False)
     reads_prompt_rows: bool = field(init=False)
-    has_extras: bool = field(init=False)  # embeddings, a pair of texts or an adapter
+    has_extras: bool = field(init=False)  # embeddings, pictures, a pair of texts or an adapter
 
     def __post_init__(self) -> None:
         request = self.request
@@ -110,7 +132,8 @@ class Sequence:
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
         self.is_plain = not request.bad_token_ids and bool(_changes(params) == _NO_CHANGES)
         self.reads_prompt_rows = request.pooling is not None or params.prompt_logprobs is not None
-        self.has_extras = bool(request.prompt_embeds or request.token_type_ids or request.lora_id)
+        extras = (request.prompt_embeds, request.items, request.token_type_ids, request.lora_id)
+        self.has_extras = any(extras)
         repetition = params.repetition_detection
         if repetition is not None and repetition.max_pattern_size:
             self.repetition = RepetitionDetector(repetition)

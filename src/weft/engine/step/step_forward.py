@@ -5,8 +5,10 @@ from typing import Any, Protocol
 
 from weft.compute.protocols.asynchronous import AsyncRunner
 from weft.compute.protocols.runner import Rows
+from weft.core.values.pictures import PicturesConfig
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import Sequence
+from weft.engine.step.tower_step import compute_outputs
 from weft.engine.weights.engine_model import EngineModel
 
 
@@ -18,15 +20,20 @@ class StepForward(Protocol):
 
 
 class ModelForward:
-    """Forward pass of the model without a drafter. The model's runner changes with a sleep."""
+    """Forward pass of the model with its tower, without a drafter. The model's runner changes with a sleep."""
 
-    def __init__(self, model: EngineModel, block_size: int) -> None:
+    def __init__(
+        self, model: EngineModel, block_size: int, pictures: PicturesConfig | None = None
+    ) -> None:
         self._model = model
+        self._pictures = pictures
         self._block_size = block_size
 
     def forward(self, plan: Plan) -> Rows:
         runner = self._model.runner
         assert runner is not None, "no sequence is scheduled while weights are absent"
+        if plan.outputs and self._pictures is not None:
+            compute_outputs(runner, plan.outputs, self._pictures)
         return runner.forward(plan.to_batch(self._block_size))
 
     def forward_after(

@@ -22,11 +22,13 @@ from weft.core.values.types import (
     FinishReason,
     KvEvent,
 )
-from weft.engine.scheduling.block_hashes import block_hash, chain_root
+from weft.engine.scheduling.block_hashes import block_hash, chain_root, items_in
 from weft.engine.scheduling.blocks.block_pool import BlockPool
 from weft.engine.scheduling.blocks.lent_blocks import Lender, LentBlocks
 from weft.engine.scheduling.blocks.state_pool import StatePool
+from weft.engine.scheduling.blocks.stored_blocks import stored_blocks
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
+from weft.engine.scheduling.tower_outputs import TowerOutputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class PrefixCache:
         self._content_by_block: dict[int, BlockStored] | None = {} if keeps_evicted else None
         self._evicted: list[Content] = []
         self._nonce = os.urandom(16)
+        self.outputs: TowerOutputs | None = (
+            None  # set by the scheduler of a model that takes pictures
+        )
         self._is_enabled = is_enabled
         self._weights_epoch = 0
         self._blocks_by_hash: dict[bytes, list[int]] = {}
@@ -83,7 +88,8 @@ class PrefixCache:
         while self._is_enabled and len(hashes) < num_blocks:
             start = len(hashes) * size
             parent = hashes[-1] if hashes else self._root(sequence)
-            hashes.append(block_hash(parent, sequence.token_ids[start : start + size]))
+            items = items_in(sequence.request.items, start, start + size)
+            hashes.append(block_hash(parent, sequence.token_ids[start : start + size], items))
 
     def readable_hashes(self, sequence: Sequence) -> list[bytes]:
         """Returns the hashes of the blocks that the sequence may take from the cache. At least the last token is
@@ -125,9 +131,11 @@ class PrefixCache:
             self._blocks_by_hash.setdefault(digest, []).append(block_id)
             self.pool.label(block_id)
             if self._content_by_block is not None:
-                self._content_by_block[block_id] = self._stored(sequence, index, index + 1)
+                self._content_by_block[block_id] = stored_blocks(
+                    sequence, index, index + 1, self.block_size
+                )
         sequence.num_registered_blocks = num_full
-        self._events.append(self._stored(sequence, first, num_full))
+        self._events.append(stored_blocks(sequence, first, num_full, self.block_size))
 
     def adopt(self, sequence: Sequence, digest: bytes, block_id: int | None = None) -> int | None:
         """Gives a fetching sequence its next block, findable at once; the caller writes the content.
@@ -225,6 +233,8 @@ class PrefixCache:
         self.distrust(sequence.block_ids[num_computed_blocks:])
         if self.states is not None:
             self.states.give_back(sequence)
+        if sequence.outputs and self.outputs is not None:
+            self.outputs.release(sequence)
         self.pool.release(reversed(sequence.block_ids))
         sequence.block_ids = array("i")
         sequence.num_registered_blocks = 0
@@ -314,6 +324,8 @@ class PrefixCache:
     def start_weights_epoch(self) -> None:
         """Handles new weights: no block computed so far is found from now on."""
         self._weights_epoch += 1
+        if self.outputs is not None:
+            self.outputs.clear()
         self.clear()
 
     def take_events(self) -> list[KvEvent]:
@@ -385,14 +397,3 @@ class PrefixCache:
             self._events.append(BlockRemoved(block_hashes=[digest]))
         if self._content_by_block is not None:
             del self._content_by_block[block_id]
-
-    def _stored(self, sequence: Sequence, first: int, end: int) -> BlockStored:
-        size = self.block_size
-        return BlockStored(
-            block_hashes=sequence.block_hashes[first:end],
-            parent_block_hash=sequence.block_hashes[first - 1] if first else None,
-            token_ids=sequence.token_ids[first * size : end * size],
-            block_size=size,
-            lora_name=sequence.request.lora_name,
-            cache_salt=sequence.request.cache_salt,
-        )
