@@ -53,6 +53,8 @@ EXPECTED = {
     ),
     "prefix_cache_queries": ("counter", "", ""),
     "prefix_cache_hits": ("counter", "", ""),
+    "mm_cache_queries": ("counter", "", ""),
+    "mm_cache_hits": ("counter", "", ""),
     "expert_load_tokens": ("counter", "expert", ""),
     "external_prefix_cache_queries": ("counter", "", ""),
     "external_prefix_cache_hits": ("counter", "", ""),

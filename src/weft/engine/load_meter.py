@@ -82,6 +82,7 @@ class LoadMeter:
         self._reported = self._key(scheduler)
         num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
         intervals, ended = scheduler.stopwatch.take()
+        outputs = scheduler.cache.outputs
         return StepStats(
             num_computed_tokens=num_computed_tokens,
             intervals=intervals,
@@ -99,6 +100,8 @@ class LoadMeter:
             tier=None if self._tier is None else self._tier.stats(),
             transfer=self._transfers(),
             total_expert_load=(0.0, 0.0) if self._expert_load is None else self._expert_load(),
+            total_item_lookups=0 if outputs is None else outputs.counts.num_queries,
+            total_item_hits=0 if outputs is None else outputs.counts.num_hits,
         )
 
     def _key(self, scheduler: Scheduler) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ from weft.engine.ipc.messages import (
 )
 from weft.engine.ipc.replies import attempt
 from weft.engine.load_meter import LoadMeter
-from weft.engine.offloading import Offloading, open_elsewhere
+from weft.engine.offloading import Elsewhere, Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.request_states import read_states
 from weft.engine.scheduling.draft_payoff import DraftPayoff
@@ -100,15 +100,7 @@ class EngineLoop:
         self._mailbox = mailbox
         self._emit = emit
         elsewhere = open_elsewhere(config, model, mailbox.wake)
-        self._scheduler = Scheduler(
-            config.scheduler_config,
-            config.cache_config,
-            config.model_config.max_model_len,
-            max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
-            tier=elsewhere,
-        )
-        if config.pictures_config is not None:
-            self._scheduler.take_pictures(config.pictures_config)
+        self._scheduler = _open_scheduler(config, elsewhere)
         drafter, forward = open_drafter(config, model)
         if drafter is not None:
             self._scheduler.draft_by(drafter, DraftPayoff())
@@ -350,3 +342,16 @@ class EngineLoop:
         """Loads pending adapters if the weights are present."""
         while self._pending_loras and self._model.has_weights:
             self._emit(self._loras.load(self._pending_loras.pop(0)))
+
+
+def _open_scheduler(config: EngineConfig, elsewhere: Elsewhere | None) -> Scheduler:
+    scheduler = Scheduler(
+        config.scheduler_config,
+        config.cache_config,
+        config.model_config.max_model_len,
+        max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
+        tier=elsewhere,
+    )
+    if config.pictures_config is not None:
+        scheduler.take_pictures(config.pictures_config)
+    return scheduler

@@ -1,7 +1,7 @@
 """`PicturePreparer`: the pictures of a prompt, from their sources to prepared items; no work on the event loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, TENSORS, Media, MediaItem
@@ -14,22 +14,20 @@ from weft.media.processors.picture_processor import PictureProcessor
 from weft.media.processors.pieces import Encode
 
 _MAX_DECODED_AT_ONCE = 2  # maximum number of prompts whose pictures are decoded at the same time
+# Of a prompt: a message to an engine has a limit.
+_MAX_PREPARED_BYTES = 128 << 20
 _CONTENT, _UUID = "content", "uuid"
-Count = Callable[[int, int], None]
 
 
 class PicturePreparer:
-    """Prepares pictures for one model; used by one event loop. `count` gets the queried items and the cached ones."""
+    """Prepares pictures for one model; used by one event loop."""
 
-    def __init__(
-        self, config: PicturesConfig, encode: Encode, count: Count = lambda queries, hits: None
-    ) -> None:
+    def __init__(self, config: PicturesConfig, encode: Encode) -> None:
         sources = MediaSources.of(config.domains, config.directory)
         self._limits = sources.limits
         self._fetcher = MediaFetcher(sources)
         self._processor = PictureProcessor(config.settings, config.tokens, encode)
         self._cache = PreparedCache(config.prepared_bytes)
-        self._count = count
         self._slots = asyncio.Semaphore(sources.limits.max_prompts)
         self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
 
@@ -51,13 +49,20 @@ class PicturePreparer:
     async def _prepare(self, processor: PictureProcessor, media: Media) -> list[PreparedItem]:
         digests = await asyncio.to_thread(self._check, processor, media)
         found = {d: item for d in digests if (item := self._cache.get(d)) is not None}
-        self._count(len(digests), sum(digest in found for digest in digests))
         missing = {d: item for d, item in zip(digests, media.items, strict=True) if d not in found}
         if missing:
             for item in await asyncio.to_thread(_process, processor, missing):
                 self._cache.put(item)
                 found[item.hash] = item
-        return [found[digest] for digest in digests]
+        items = [found[digest] for digest in digests]
+        num_bytes = sum(item.num_bytes for item in items)
+        if num_bytes > _MAX_PREPARED_BYTES:
+            raise BadRequest(
+                WHAT,
+                f"image: the pictures of a prompt may take {_MAX_PREPARED_BYTES} bytes once they are resized for this "
+                f"model, and they take {num_bytes}",
+            )
+        return items
 
     def _check(self, processor: PictureProcessor, media: Media) -> list[str]:
         """Checks the files by their headers; returns the hash of each item."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.core.values.pictures import PictureSettings, PictureTokens
 from weft.model.pooling import PoolingSpec
 
 
@@ -23,6 +24,18 @@ class AdapterBytes:
         return sum(
             -(-count * rank // step) * step * size for count, size in enumerate(self.per_rank, 1)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureCard:
+    """Facts of a model that takes pictures: their processing, their tokens, and the rows of its tower."""
+
+    settings: PictureSettings
+    tokens: PictureTokens
+    hidden_size: int
+    row_size: int
+    sees_both_ways: bool
+    has_rope_sections: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ class ModelCard:
     embedding_size: int | None = None  # numbers per row of the embedding table; None: no table
     num_idle_parameters: int = 0  # parameters of experts that a token does not use
     keeps_latents: bool = False  # the KV cache holds latent vectors instead of keys and values
+    pictures: PictureCard | None = None  # None: the model takes no pictures
     is_causal: bool = True  # tokens see earlier tokens only, so a prompt may be computed in chunks
 
     @property

@@ -10,11 +10,14 @@ from weft.core.values.pictures import (
     Lines,
     NativeSize,
     PictureSettings,
+    PictureTokens,
     Pixels,
     Squares,
     Tiles,
 )
+from weft.model.card import PictureCard
 from weft.model.fields import Fields, is_finite_number, read_fields
+from weft.model.spec import ModelSpec
 
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
@@ -49,6 +52,31 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
         if not fields.flag_or(name, True):
             fields.refuse(name, "true")
     return read(fields, sizes)
+
+
+def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
+    """Returns the facts of a model with a tower; None if its files do not say how pictures are prepared."""
+    tower = spec.tower
+    if tower is None:
+        return None
+    sizes = TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
+    settings = read_picture_settings(directory, sizes)
+    if settings is None:
+        return None
+    anchor = tower.start_token_id if isinstance(settings, Squares) else None
+    return PictureCard(
+        settings=settings,
+        tokens=PictureTokens(
+            anchor=tower.image_token_id if anchor is None else anchor,
+            placeholder=tower.image_token_id,
+            begin=tower.start_token_id,
+            end=tower.end_token_id,
+        ),
+        hidden_size=tower.output_size,
+        row_size=tower.row_size,
+        sees_both_ways=spec.sees_items_whole,
+        has_rope_sections=spec.rope_sections is not None,
+    )
 
 
 def _read_file(directory: Path) -> Fields | None:

@@ -15,11 +15,14 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart, TokensPart
 from weft.core.values.types import PromptType
 from weft.core.values.unicode import check_text
+from weft.text.media_data import DATA, KWARGS, UUIDS, read_media
 from weft.text.prompt_embeds import check_part, check_together, read_array
 from weft.text.tokenizer import Tokenizer
 
 _SIDES = ("left", "right")
-_KEYS = frozenset({"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt"})
+_KEYS = frozenset(
+    {"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt", DATA, UUIDS, KWARGS}
+)
 # Maximum factor by which a normalizer shortens text before it is split into tokens.
 _SHRINKAGE = 4
 # Stands for the prompt's own tokens while the special tokens around them are counted.
@@ -46,9 +49,6 @@ KINDS: Mapping[type[Part], Kind] = {
 }
 # Kinds of inputs that no model here supports, by their keys in vLLM's prompts.
 REFUSED: Mapping[str, str] = {
-    "multi_modal_data": "no model takes other input than text",
-    "multi_modal_uuids": "no model takes other input than text",
-    "mm_processor_kwargs": "no model takes other input than text",
     "encoder_prompt": "no model has an encoder beside its decoder",
     "decoder_prompt": "no model has an encoder beside its decoder",
 }
@@ -120,6 +120,7 @@ def _read_dict(given: Mapping[Any, Any]) -> Prompt:
         second=None if pair is None else TextPart(pair),
         label=text,
         cache_salt=given.get("cache_salt"),
+        media=read_media(given),
     )
 
 

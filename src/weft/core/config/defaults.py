@@ -20,6 +20,7 @@ DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 # Limits of the queue protect servers from callers. A Python caller that holds all prompts in a list needs no limit.
 UNLIMITED_QUEUE = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
+DEFAULT_MAX_IMAGES = 16  # per prompt
 # Rows of a step that is sized by time: this many, halved until they fit into memory.
 MOST_ROWS = 2048
 # Faster than people read (docs/decisions/0058).

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from weft.core.config.defaults import (
+    DEFAULT_MAX_IMAGES,
     DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
     DEFAULT_TARGET_ITL_MS,
@@ -325,3 +326,32 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_prompt_embeds: Annotated[
         bool, Flag("Accept embeddings as prompts (prompt_embeds).", "Model")
     ] = False
+    limit_mm_per_prompt: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            'Maximum number of pictures per prompt, as JSON such as {"image": 4}. '
+            f"Default: {DEFAULT_MAX_IMAGES}.",
+            "Model",
+            is_json=True,
+        ),
+    ] = None
+    allowed_media_domains: Annotated[
+        list[str] | None,
+        Flag(
+            "Hosts that pictures of prompts are fetched from; repeat for more. Default: none, only data: URLs.",
+            "Model",
+            takes_several=True,
+        ),
+    ] = None
+    allowed_local_media_path: Annotated[
+        str | None,
+        Flag("Directory of pictures that prompts may name as file: URLs. Default: none.", "Model"),
+    ] = None
+    mm_processor_cache_gb: Annotated[
+        float,
+        Flag(
+            "GiB of memory for prepared pictures in each server process, and as many in each engine for outputs of "
+            "the vision tower; 0 keeps none.",
+            "Model",
+        ),
+    ] = 1.0

@@ -105,6 +105,8 @@ SERIES: Final = (
     ),
     _counter("prefix_cache_queries", "Prefix cache queries, in tokens."),
     _counter("prefix_cache_hits", "Prefix cache hits, in tokens."),
+    _counter("mm_cache_queries", "Lookups of outputs of the vision tower, in pictures."),
+    _counter("mm_cache_hits", "Pictures whose output of the vision tower was cached."),
     _counter(
         "expert_load_tokens",
         "Expert load: tokens summed over steps and layers, for the mean expert and for the busiest one (max). "
@@ -252,7 +254,6 @@ OLDER_NAMES: Final = (
 
 # Series of vLLM that Weft lacks, each with the reason.
 ABSENT: Final = {
-    "mm_cache_queries_total, mm_cache_hits_total": "Weft's engine has no multimodal inputs",
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
         "Weft does not sample block lifetimes (--kv-cache-metrics)"
     ),

@@ -172,6 +172,8 @@ class EngineMetrics:
             "lora_requests_info": [(self._lora_labels(), time.time())],
             "prefix_cache_queries": [((), stats.total_queried_tokens)],
             "prefix_cache_hits": [((), stats.total_hit_tokens)],
+            "mm_cache_queries": [((), stats.total_item_lookups)],
+            "mm_cache_hits": [((), stats.total_item_hits)],
             "num_preemptions": [((), stats.total_preemptions)],
             "corrupted_requests": [((), stats.total_corrupted)],
             "expert_load_tokens": [

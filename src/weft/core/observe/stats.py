@@ -71,7 +71,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `num_computed_tokens` is the size of the step, 0 without a step. `intervals` are the seconds between successive
     tokens of a sequence, each with the number of sequences that had this interval. `total_accepted_at[i]` counts the
     drafts whose token `i` was accepted. `total_expert_load` are tokens summed over steps and layers since the weights
-    were loaded: of the mean expert, and of the busiest one.
+    were loaded: of the mean expert, and of the busiest one. Items are pictures whose output of the tower was looked up,
+    or found.
     """
 
     num_computed_tokens: int = 0
@@ -90,3 +91,5 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     tier: TierStats | None = None
     transfer: TransferStats | None = None
     total_expert_load: tuple[float, float] = (0.0, 0.0)
+    total_item_lookups: int = 0
+    total_item_hits: int = 0

@@ -76,10 +76,12 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Media that an engine accepts: the maximum number per modality in one prompt, and the anchor token of each.
 
-    `anchor_ids` lacks modalities without a known anchor.
+    `anchor_ids` lacks modalities without a known anchor. `refusal` is the reason why an engine takes no pictures,
+    though its model could.
     """
 
     max_items: dict[Modality, int]
+    refusal: str | None = None
     anchor_ids: dict[Modality, int] = {}
 
 
@@ -116,7 +118,7 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
         if num > most:
             raise BadRequest(
                 modality,
-                f"{modality}: this model takes none"
+                f"{modality}: {config.refusal or 'this model takes none'}"
                 if most == 0
                 else f"{modality}: at most {most} may be given in one prompt, got {num}",
                 num,

@@ -51,11 +51,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensPrompt(TypedDict, total=False):
-    """A tokenized prompt."""
+    """A tokenized prompt. Media are under their modality, one or a list of them, as bytes of files or as pictures of
+    Pillow; each stands at an anchor token of the prompt.
+    """
 
     prompt_token_ids: list[int]
     prompt: str
     cache_salt: str
+    multi_modal_data: dict[str, Any]
+    multi_modal_uuids: dict[str, Any]
+    mm_processor_kwargs: dict[str, Any]
 
 
 class TextPrompt(TypedDict, total=False):
@@ -67,6 +72,9 @@ class TextPrompt(TypedDict, total=False):
     prompt: str
     prompt_pair: str
     cache_salt: str
+    multi_modal_data: dict[str, Any]
+    multi_modal_uuids: dict[str, Any]
+    mm_processor_kwargs: dict[str, Any]
 
 
 class EmbedsPrompt(TypedDict, total=False):

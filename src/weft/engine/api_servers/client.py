@@ -21,6 +21,7 @@ from weft.core.errors import EngineDead, Overloaded
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
 from weft.core.operator_calls import OperatorCalls
 from weft.core.values.controls import SERVER_HUNG_S
+from weft.core.values.pictures import ItemPreparer
 from weft.core.values.types import EngineLoad, KvEventBatch, LoRARequest
 from weft.engine.api_servers.calls import (
     ABORT,
@@ -91,10 +92,15 @@ class _Adapters(LoraTable):
 class _ForwardedCalls(OperatorCalls):
     """Calls that the supervisor answers, for all API servers."""
 
-    def __init__(self, forward: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, forward: Callable[..., Awaitable[Any]], pictures: ItemPreparer | None
+    ) -> None:
         self._forward = forward
+        self._pictures = pictures
 
     async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "reset_mm_cache" and self._pictures is not None:
+            self._pictures.clear()  # each API server prepares pictures itself
         return await self._forward(name, *arguments, **named)
 
 
@@ -115,7 +121,7 @@ class ApiServerClient(FrontClient):
         self._name = name
         self._channel = channel
         self._collect = collect
-        self.controls = _ForwardedCalls(self.forward)
+        self.controls = _ForwardedCalls(self.forward, self._pictures)
         self._call_ids = itertools.count()
         self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}
@@ -242,7 +248,9 @@ class ApiServerClient(FrontClient):
         self.info = EngineInfo.of(config)
         # The prefix tells engines where to send outputs.
         prefix = f"{self._name}{SEPARATOR}"
-        self._inputs = InputProcessor(config, self.renderer, engine_id_prefix=prefix)
+        self._inputs = InputProcessor(
+            config, self.renderer, engine_id_prefix=prefix, items=self._pictures
+        )
         # The limits of all engines together; the supervisor enforces the limits of each engine.
         scheduler, size = config.scheduler_config, len(served_ranks(config))
         limits = msgspec.structs.replace(

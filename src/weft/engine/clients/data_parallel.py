@@ -40,6 +40,7 @@ from weft.engine.clients.process_client import OnLoading, read_tokenizer
 from weft.engine.front.client import FrontClient
 from weft.engine.front.counted_stream import Ended
 from weft.engine.front.prefix_index import cached_tokens
+from weft.engine.start.pictures import open_preparer
 from weft.model.open import Checkpoint
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
@@ -55,10 +56,12 @@ class DataParallelClient(EngineClient):
     ) -> None:
         self.model_config = config.model_config
         self.renderer: Tokenizer = tokenizer
+        self._pictures = open_preparer(config, tokenizer)
         self._use(config)
         self._metrics = metrics
         self._group = EngineGroup(config, tokenizer, metrics, self._use)
         self.controls = self._group.controls
+        self.controls.pictures = self._pictures
         self._choices = itertools.count(1)
 
     @classmethod
@@ -88,7 +91,7 @@ class DataParallelClient(EngineClient):
     def _use(self, config: EngineConfig) -> None:
         self.vllm_config = config  # the name that callers written for vLLM use
         self.info = EngineInfo.of(config)
-        self._inputs = InputProcessor(config, self.renderer)
+        self._inputs = InputProcessor(config, self.renderer, items=self._pictures)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -251,6 +254,8 @@ class DataParallelClient(EngineClient):
 
     async def wait_closed(self) -> None:
         await self._group.closed.wait()
+        if self._pictures is not None:
+            await self._pictures.aclose()
 
 
 _backlog = attrgetter("backlog")

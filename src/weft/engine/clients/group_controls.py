@@ -15,6 +15,7 @@ import msgspec
 from weft.core.aio.tasks import gather_available, unbroken
 from weft.core.errors import FailedPrecondition, Unavailable, WeftError
 from weft.core.operator_calls import CALLS, OperatorCalls
+from weft.core.values.pictures import ItemPreparer
 from weft.core.values.types import LoRARequest, PauseMode
 from weft.core.values.weight_transfer import (
     WeightTransferConfig,
@@ -43,7 +44,7 @@ def _of_all(method: str) -> Any:
 class GroupControls(OperatorCalls):
     """Controls of several engines. `engines` returns the clients of the live ones, and raises if there is none.
 
-    `weights` are the files of the weights that the engines share.
+    `weights` are the files of the weights that the engines share; `pictures` prepares those of all prompts.
     """
 
     def __init__(
@@ -58,10 +59,16 @@ class GroupControls(OperatorCalls):
         self._num_pausing = 0
         self._resuming = asyncio.Lock()  # held to resume and to replace weights: never both at once
         self.weights: WeightFiles | None = None
+        self.pictures: ItemPreparer | None = None  # of the client of all engines
 
     async def each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
         """Returns the answers of all live engines; see `gather_available`."""
         return await gather_available(call(engine) for engine in self._engines())
+
+    async def reset_mm_cache(self) -> None:
+        self._engines()
+        if self.pictures is not None:
+            self.pictures.clear()
 
     async def _all(self, method: str, *arguments: Any, **named: Any) -> Any:
         answers = await self.each(lambda engine: getattr(engine, method)(*arguments, **named))
@@ -116,7 +123,6 @@ class GroupControls(OperatorCalls):
     is_paused = _of_all("is_paused")
     list_loras = _of_all("list_loras")
     reset_encoder_cache = _of_all("reset_encoder_cache")
-    reset_mm_cache = _of_all("reset_mm_cache")
     reset_prefix_cache = _of_all("reset_prefix_cache")
     start_profile = _of_all("start_profile")  # a file for each engine
     start_weight_update = _of_all("start_weight_update")

@@ -65,6 +65,7 @@ from weft.engine.ipc.messages import (
 )
 from weft.engine.ipc.weight_files import PackedWeights
 from weft.engine.start.cpu_shares import cpus_of
+from weft.engine.start.pictures import open_preparer
 from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
@@ -96,7 +97,8 @@ class FrontClient(EngineClient):
             config, lambda lora_id, path: calls.send(AddLora, lora_id, path), self._send
         )
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
-        self.controls = EngineControls(config, calls, self._loras, self._metrics)
+        self._pictures = open_preparer(config, tokenizer)
+        self.controls = EngineControls(config, calls, self._loras, self._metrics, self._pictures)
         events = config.kv_events_config
         self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, events.buffer_steps if events else 0))
         self._publisher = self._open_publisher()
@@ -109,12 +111,14 @@ class FrontClient(EngineClient):
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
         clock = time.monotonic if self._metrics is None else self._metrics.clock
-        self._inputs = InputProcessor(config, tokenizer, clock=clock)
+        self._inputs = InputProcessor(config, tokenizer, clock=clock, items=self._pictures)
         self._requests = RequestRunner(config, tokenizer, calls, self._loras, self._metrics)
 
     async def wait_closed(self) -> None:
         """Returns when the engine has ended, after `shutdown` or its death."""
         await self._closed.wait()
+        if self._pictures is not None:
+            await self._pictures.aclose()
 
     def _open_publisher(self) -> KvPublisher | None:
         """Returns the publisher of cache events; None for one of several engines: its rank publishes."""

@@ -21,6 +21,7 @@ from weft.core.observe.metrics import EngineMetrics
 from weft.core.operator_calls import PROFILER_FLAG, TRANSFER_FLAG, OperatorCalls, check_flag
 from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.values.kv_transfer import remote_prompt, to_extra_args
+from weft.core.values.pictures import ItemPreparer
 from weft.core.values.request_states import RequestStates
 from weft.core.values.types import LoRARequest, PauseMode, SamplingParams
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -60,6 +61,7 @@ class EngineControls(OperatorCalls):
         calls: EngineCalls,
         loras: LoraTable,
         metrics: EngineMetrics | None,
+        pictures: ItemPreparer | None = None,
     ) -> None:
         self._limits = EngineInfo.of(config).limits
         self._transfer = config.weight_transfer_config
@@ -68,6 +70,7 @@ class EngineControls(OperatorCalls):
         self._calls = calls
         self._loras = loras
         self._metrics = metrics
+        self._pictures = pictures
         self._is_paused = False
         self._num_pausing = 0
         self._sleep_level = 0
@@ -156,6 +159,8 @@ class EngineControls(OperatorCalls):
 
     async def reset_mm_cache(self) -> None:
         self._calls.check_alive()
+        if self._pictures is not None:
+            self._pictures.clear()
 
     async def reset_encoder_cache(self) -> None:
         await self._calls.call(ResetTowerOutputs)

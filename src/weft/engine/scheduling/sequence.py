@@ -100,9 +100,8 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
-    outputs: dict[int, ItemOutput] = field(
-        default_factory=dict
-    )  # held ones, by the index of their item
+    # Held ones, by the index of their item
+    outputs: dict[int, ItemOutput] = field(default_factory=dict)
     # Positions of the prompt, [tokens, 3], and the offset of later ones, for models with several a token
     rope: tuple[IntArray, int] | None = None
     sees_items_whole: bool = False  # rows of an item see each other

@@ -39,6 +39,7 @@ from weft.engine.profiler import read_profiler
 from weft.engine.settings.given import bounded, check_between, check_ms, read_json
 from weft.engine.settings.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.settings.speculation import read_speculation
+from weft.engine.start.pictures import tower_memory, with_pictures
 from weft.engine.start.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
 from weft.engine.step.step_size import step_sizes
 from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
@@ -70,8 +71,7 @@ def resolve(
 ) -> EngineConfig:
     """Decides open settings, and rejects impossible ones. A row of a step takes `row_bytes`.
 
-    Several engines of this machine get equal shares of the threads, and of the memory beside shared weights;
-    engines on other machines (`ranks`) get none.
+    Engines of this machine share its threads, and the memory beside shared weights; others (`ranks`) get none.
     """
     size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
     num_engines = size if ranks is None else max(1, ranks.num_local)
@@ -87,7 +87,7 @@ def resolve(
     lora = _lora_config(options)
     block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
-    others = _others(card, weight_bytes, lora, offloading)
+    others = _others(card, weight_bytes, lora, offloading) | tower_memory(options, card)
     spare_bytes = free_bytes - sum(others.values())
     states = _states_config(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
     demand = Demand(
@@ -101,7 +101,7 @@ def resolve(
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
     cache = _cache_config(options, card, demand, states)
-    return EngineConfig(
+    config = EngineConfig(
         model_config=_model_config(options, card, max_model_len),
         cache_config=cache,
         scheduler_config=scheduler,
@@ -120,6 +120,7 @@ def resolve(
         profiler_config=read_profiler(options.profiler_config),
         weight_transfer_config=_weight_transfer_config(options, compute),
     )
+    return with_pictures(config, options, card)
 
 
 def _cache_config(

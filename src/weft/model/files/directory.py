@@ -31,6 +31,7 @@ from weft.model.generation import (
     optional_id,
 )
 from weft.model.overrides import check_weight_format, read_generation
+from weft.model.picture_settings import read_picture_card
 from weft.model.pooling import (
     HeadSpec,
     PoolingSpec,
@@ -122,6 +123,8 @@ def _checkpoint(
         card = _with_parameters(card, matched.num_parameters)
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
+    if spec.tower is not None:
+        card = replace(card, pictures=read_picture_card(path, spec))
     groups = matched.groups
     if groups:
         card = replace(card, stored_bits=next(iter(groups.values())).bits)

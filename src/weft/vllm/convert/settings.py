@@ -19,6 +19,7 @@ SAME = (
     "enable_prefix_caching", "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens",
     "max_logprobs", "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
     "max_lora_rank", "kv_transfer_config", "enable_elastic_ep",
+    "limit_mm_per_prompt", "allowed_media_domains", "allowed_local_media_path", "mm_processor_cache_gb",
 )  # fmt: skip
 RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}
 # Fields that are passed on under other names or in other ways.
@@ -113,7 +114,11 @@ def read_engine_args(text: str | None) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     """The value of a field: an object, if the flag is JSON of one."""
-    if name.endswith(("_config", "_overrides")) and isinstance(value, str) and value[:1] == "{":
+    if (
+        name.endswith(("_config", "_overrides", "_per_prompt"))
+        and isinstance(value, str)
+        and value[:1] == "{"
+    ):
         try:
             return json.loads(value)
         except (ValueError, RecursionError) as error:

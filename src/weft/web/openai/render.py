@@ -37,7 +37,7 @@ async def render_chat(call: ModelCall) -> Answer:
     turn = to_turn(call, body)
     to_shape(call, body, turn)  # raises the errors that a chat request would get
     prepared = await prepare_turn(call.served, turn)
-    if prepared.request.media is not None:
+    if prepared.request.media is not None or prepared.request.items:
         raise BadRequest(
             "messages", "messages with media cannot be rendered: their tokens are not known yet"
         )

@@ -1,0 +1,135 @@
+"""Decides how an engine takes pictures: from flags and the model's files to a configuration, or a refusal by name."""
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from weft.core.config.defaults import DEFAULT_MAX_IMAGES
+from weft.core.config.engine import EngineConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
+from weft.core.values.declare import spelled
+from weft.core.values.media import MODALITIES, MediaConfig
+from weft.core.values.pictures import ItemPreparer, PicturesConfig
+from weft.engine.settings.given import read_json
+from weft.media.limits import MediaSources
+from weft.media.preparer import PicturePreparer
+from weft.model.card import ModelCard, PictureCard
+from weft.text.tokenizer import Tokenizer
+
+_MAX_IMAGES = 1024
+_MAX_CACHE_GB = 1024.0
+_GIB = 1 << 30
+_LIMIT = spelled("limit_mm_per_prompt")
+_FIELDS = ("allowed_media_domains", "allowed_local_media_path")
+
+
+def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard) -> EngineConfig:
+    """Returns the configuration with what it says of pictures; raises `ConfigError` for flags without effect."""
+    max_images = _max_images(options)
+    output_bytes = _output_bytes(options, card)
+    if card.pictures is None:
+        for name in _FIELDS:
+            if getattr(options, name):
+                raise ConfigError(f"{spelled(name)}: {card.name} reads text only")
+        if max_images:
+            raise ConfigError(f"{_LIMIT}: {card.name} reads text only")
+        return config
+    most = DEFAULT_MAX_IMAGES if max_images is None else max_images
+    refusal = _refusal(config)
+    if refusal is not None or not most:
+        return _with_media(config, MediaConfig(max_items={}, refusal=refusal))
+    pictures = _config(options, card.pictures, config, output_bytes)
+    media = MediaConfig(max_items={"image": most}, anchor_ids={"image": pictures.tokens.anchor})
+    return msgspec.structs.replace(_with_media(config, media), pictures_config=pictures)
+
+
+def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
+    """Returns the memory for outputs of the tower in an engine."""
+    size = options.mm_processor_cache_gb
+    if not 0 <= size <= _MAX_CACHE_GB:
+        raise ConfigError(
+            f"{spelled('mm_processor_cache_gb')} must be from 0 to {_MAX_CACHE_GB:g}, not {size:g}"
+        )
+    return 0 if card.pictures is None else int(size * _GIB)
+
+
+def tower_memory(options: EngineOptions, card: ModelCard) -> dict[str, int]:
+    """Returns the memory for outputs of the tower, by its name in messages."""
+    num_bytes = _output_bytes(options, card)
+    return {"outputs of the tower": num_bytes} if num_bytes else {}
+
+
+def open_preparer(config: EngineConfig, tokenizer: Tokenizer) -> ItemPreparer | None:
+    """Returns the preparer for the model; None if the engine computes no pictures. Used by one event loop."""
+    if config.pictures_config is None:
+        return None
+    return PicturePreparer(
+        config.pictures_config, partial(tokenizer.encode, add_special_tokens=False)
+    )
+
+
+def _config(
+    options: EngineOptions, card: PictureCard, config: EngineConfig, num_bytes: int
+) -> PicturesConfig:
+    domains = tuple(options.allowed_media_domains or ())
+    MediaSources.of(domains, options.allowed_local_media_path)  # refuses what is invalid
+    return PicturesConfig(
+        settings=card.settings,
+        tokens=card.tokens,
+        domains=domains,
+        directory=options.allowed_local_media_path,
+        prepared_bytes=num_bytes,
+        output_bytes=num_bytes,
+        max_step_rows=config.scheduler_config.max_num_batched_tokens,
+        hidden_size=card.hidden_size,
+        row_size=card.row_size,
+        sees_both_ways=card.sees_both_ways,
+        has_rope_sections=card.has_rope_sections,
+    )
+
+
+def _with_media(config: EngineConfig, media: MediaConfig) -> EngineConfig:
+    model = msgspec.structs.replace(
+        config.model_config, is_multimodal_model=bool(media.max_items), media=media
+    )
+    return msgspec.structs.replace(config, model_config=model)
+
+
+def _refusal(config: EngineConfig) -> str | None:
+    """Returns why an engine with this configuration takes no pictures; None if it takes them."""
+    reasons = {
+        "pictures are not supported with --compute gpu yet": config.compute_config is not None
+        and config.compute_config.compute == "gpu",
+        "pictures are not supported with --speculative-config": (
+            config.scheduler_config.speculation is not None
+        ),
+        "pictures are not supported with --kv-transfer-config": (
+            config.kv_transfer_config is not None
+        ),
+        f"pictures need Pillow: {how_to_install('media')}": find_spec("PIL") is None,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _max_images(options: EngineOptions) -> int | None:
+    """Returns the given number of pictures; None without one."""
+    given = read_json(_LIMIT, options.limit_mm_per_prompt or {}, dict[str, Any])
+    counts = {name: _count(name, value) for name, value in given.items()}
+    for name in ("video", "audio"):
+        if counts.get(name):
+            raise ConfigError(f"{_LIMIT}: {name} is not supported yet; at most 0 are allowed")
+    return counts.get("image")
+
+
+def _count(name: str, value: Any) -> int:
+    if name not in MODALITIES:
+        raise ConfigError(f"{_LIMIT}: {name[:40]!a} is none of {', '.join(MODALITIES)}")
+    count = value.get("count") if isinstance(value, Mapping) else value
+    if type(count) is not int or not 0 <= count <= _MAX_IMAGES:
+        raise ConfigError(f"{_LIMIT}: {name} must be a number from 0 to {_MAX_IMAGES}")
+    return count

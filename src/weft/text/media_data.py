@@ -1,0 +1,74 @@
+"""Media of prompts in Python programs: `multi_modal_data`, `multi_modal_uuids` and `mm_processor_kwargs`."""
+
+import io
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import BadRequest
+from weft.core.values.media import MODALITIES, Media, MediaItem, Modality
+
+DATA, UUIDS, KWARGS = "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs"
+# Modes that PNG files keep as they are; any other mode becomes RGB.
+_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
+
+
+def read_media(given: Mapping[Any, Any]) -> Media | None:
+    """Returns the media of a prompt's dict; None if it has none. Raises `BadRequest` for values of other types."""
+    data, uuids = _by_modality(given, DATA), _by_modality(given, UUIDS)
+    items = [
+        MediaItem(modality=modality, data=_to_bytes(modality, value), uuid=uuid)
+        for modality in MODALITIES
+        for value, uuid in _pairs(modality, data, uuids)
+    ]
+    kwargs = given.get(KWARGS)
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise BadRequest(KWARGS, f"{KWARGS} must be a dict")
+    if not items and not kwargs:
+        return None
+    return Media(items=items, processor_kwargs=kwargs or None)
+
+
+def _by_modality(given: Mapping[Any, Any], key: str) -> dict[str, list[Any]]:
+    values = given.get(key)
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping) or not set(values) <= set(MODALITIES):
+        raise BadRequest(key, f"{key} must be a dict with keys among {', '.join(MODALITIES)}")
+    return {name: _listed(value) for name, value in values.items()}
+
+
+def _listed(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _pairs(
+    modality: Modality, data: dict[str, list[Any]], uuids: dict[str, list[Any]]
+) -> list[tuple[Any, str | None]]:
+    values, ids = data.get(modality, []), uuids.get(modality, [])
+    if values and ids and len(values) != len(ids):
+        raise BadRequest(UUIDS, f"{UUIDS}: {len(ids)} are given for {len(values)} items")
+    num = max(len(values), len(ids))
+    return list(zip(values or [None] * num, ids or [None] * num, strict=True))
+
+
+def _to_bytes(modality: Modality, value: Any) -> bytes | None:
+    """Returns a file: the bytes of one, or a picture of Pillow or numpy as PNG."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if modality == "image":
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape[2:] == (3,):
+            value = import_module("PIL.Image").fromarray(value)
+        if hasattr(value, "save") and hasattr(value, "getbands"):
+            file = io.BytesIO()
+            picture = value if value.mode in _MODES else value.convert("RGB")
+            picture.save(file, "PNG", compress_level=1)
+            return file.getvalue()
+    raise BadRequest(
+        DATA,
+        f"{DATA}: {modality} must be the bytes of a file"
+        f"{', a picture of Pillow or an array [height, width, 3] of uint8' if modality == 'image' else ''}, got a "
+        f"value of type {type(value).__name__}",
+    )
