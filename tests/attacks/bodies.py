@@ -19,6 +19,7 @@ _ROOM = MAX_BYTES - 4096  # for what stands around a value
 _NAME = "an_unknown_field"
 
 _MESSAGE = {"role": "user", "content": "a"}
+_QUESTION = {"type": "predicate", "instructions": "a"}
 _CHAT = {"messages": [_MESSAGE], "max_tokens": 2}
 # Bodies that are served, or refused for what the model cannot do; attacks take a field's place in them.
 BASES = MappingProxyType(
@@ -29,6 +30,14 @@ BASES = MappingProxyType(
         "/v1/completions/render": {"prompt": "a", "max_tokens": 2},
         "/v1/messages": {"model": "m", **_CHAT},
         "/v1/messages/count_tokens": {"model": "m", "messages": [_MESSAGE]},
+        "/api/chat": {"model": "m", "messages": [_MESSAGE], "options": {"num_predict": 2}},
+        "/api/generate": {"model": "m", "prompt": "a", "options": {"num_predict": 2}},
+        "/api/embed": {"model": "m", "input": "a"},
+        "/api/embeddings": {"model": "m", "prompt": "a"},
+        "/api/show": {"model": "m"},
+        "/v1/decisions": {"input": "a", "questions": [_QUESTION]},
+        "/v1/systemone": {"state": "a", "questions": {"q": {"type": "noul"}}},
+        "/generative_scoring": {"query": "a", "items": ["b"], "label_token_ids": [65]},
         "/v1/responses": {"input": "a", "max_output_tokens": 2, "store": False},
         "/inference/v1/generate": {"token_ids": [65], "sampling_params": {"max_tokens": 2}},
         "/generate": {"prompt": "a", "max_tokens": 2},

@@ -8,6 +8,7 @@ from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
 from weft.web.anthropic import ENDPOINTS as ANTHROPIC
+from weft.web.decisions import ENDPOINTS as DECISIONS
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.ollama import ENDPOINTS as OLLAMA
@@ -28,6 +29,7 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *_group("OpenAI", (*models.ENDPOINTS, *openai)),
         *_group("Anthropic", ANTHROPIC),
         *_group("Ollama", OLLAMA),
+        *_group("Decisions", DECISIONS),
         *_group("Embeddings and scores", POOLING),
         *_group("Speech to text", SPEECH),
         *_group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),

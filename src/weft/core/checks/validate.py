@@ -37,7 +37,7 @@ MIN_TEMPERATURE = 0.01
 # Every step checks each bad word, in two spellings.
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
-MAX_LOGPROB_TOKEN_IDS = 128
+MAX_LOGPROB_TOKEN_IDS = 255
 # Ordinary text has three to ten. Tokenizing takes 200 bytes per character: only short texts may have more.
 MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18

@@ -1,0 +1,49 @@
+"""Labels of options: short texts that are one token each where the model's answer begins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from string import ascii_uppercase
+
+from weft.text.tokenizer import Tokenizer
+
+_MAX_LABELS = 255
+# In the order of use: A to Z, then AA, AB and so on. Few of the latter are single tokens.
+_CANDIDATES = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """The labels behind `tail`, the end of every prompt, each with its token."""
+
+    tokenizer: Tokenizer
+    tail: str
+    labels: tuple[tuple[str, int], ...]
+
+    def words(self, texts: Sequence[str]) -> tuple[int, ...] | None:
+        """Tokens of these texts; None unless each is one token."""
+        ids = [_token_of(self.tokenizer, self.tail, text) for text in texts]
+        found = tuple(token_id for token_id in ids if token_id is not None)
+        return found if len(set(found)) == len(texts) else None
+
+
+@lru_cache(maxsize=16)
+def alphabet_of(tokenizer: Tokenizer, tail: str) -> Alphabet:
+    """Returns the labels that are one token behind `tail`; takes some milliseconds the first time."""
+    by_id: dict[int, str] = {}
+    for label in _CANDIDATES:
+        token_id = _token_of(tokenizer, tail, label)
+        if token_id is not None:
+            by_id.setdefault(token_id, label)
+        if len(by_id) == _MAX_LABELS:
+            break
+    labels = tuple((label, token_id) for token_id, label in by_id.items())
+    return Alphabet(tokenizer, tail, labels)
+
+
+def _token_of(tokenizer: Tokenizer, tail: str, text: str) -> int | None:
+    """The token that a text adds behind `tail`; None if it adds several, or changes those before it."""
+    before = tokenizer.encode(tail, add_special_tokens=False)
+    ids = tokenizer.encode(tail + text, add_special_tokens=False)
+    return ids[-1] if ids[:-1] == before else None
