@@ -76,6 +76,64 @@ CASES = {
 }
 
 
+SIGLIP = {
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "patch_size": 4,
+}
+CASES |= {
+    "gemma3": (
+        "gemma3",
+        {
+            "image_token_index": 300,
+            "boi_token_index": 301,
+            "eoi_token_index": 302,
+            "mm_tokens_per_image": 9,
+            "text_config": {
+                **SIZES,
+                "num_hidden_layers": 7,
+                "head_dim": 16,
+                "sliding_window": 12,
+                "query_pre_attn_scalar": 20,
+            },
+            "vision_config": {**SIGLIP, "image_size": 24},
+        },
+    ),
+    "gemma3, windows shorter than a picture, its number of tokens that of its patches": (
+        "gemma3",
+        {
+            "image_token_index": 300,
+            "boi_token_index": 301,
+            "eoi_token_index": 302,
+            "mm_tokens_per_image": 16,
+            "text_config": {**SIZES, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 6},
+            "vision_config": {**SIGLIP, "image_size": 16, "vision_use_head": False},
+        },
+    ),
+    "idefics3": (
+        "idefics3",
+        {
+            "image_token_id": 300,
+            "text_config": {**SIZES, "model_type": "llama"},
+            "vision_config": {**SIGLIP, "image_size": 28},
+            "scale_factor": 2,
+        },
+    ),
+    "smolvlm": (
+        "smolvlm",
+        {
+            "image_token_id": 300,
+            "tie_word_embeddings": True,
+            "text_config": {**SIZES, "model_type": "llama"},
+            "vision_config": {**SIGLIP, "image_size": 36, "hidden_act": "gelu"},
+            "scale_factor": 3,
+        },
+    ),
+}
+
+
 def make_vision_model(model_type: str, settings: dict) -> PreTrainedModel:
     """A small model whose weights are all drawn, those of the tower too."""
     config = AutoConfig.for_model(model_type, **settings)
@@ -99,8 +157,48 @@ def logits_of(model: PreTrainedModel, prompt: PicturePrompt, token_ids: list[int
 def _inputs(model: PreTrainedModel, prompt: PicturePrompt, ids: torch.Tensor) -> dict:
     inputs = {"input_ids": ids, "use_cache": False}
     is_picture = (ids == model.config.image_token_id).int()
-    return inputs | {
-        "pixel_values": torch.tensor(prompt.inputs.patches),
-        "image_grid_thw": torch.tensor(prompt.inputs.grids),
-        "mm_token_type_ids": is_picture,
-    }
+    patches, grids = torch.tensor(prompt.inputs.patches), prompt.inputs.grids
+    match model.config.model_type:
+        case "gemma3":
+            pixels = torch.cat(_pixels(model, patches, grids))
+            return inputs | {"pixel_values": pixels, "token_type_ids": is_picture}
+        case "idefics3" | "smolvlm":
+            return inputs | _padded(_pixels(model, patches, grids))
+        case _:
+            return inputs | {
+                "pixel_values": patches,
+                "image_grid_thw": torch.tensor(grids),
+                "mm_token_type_ids": is_picture,
+            }
+
+
+def _pixels(model: PreTrainedModel, patches: torch.Tensor, grids: list) -> list[torch.Tensor]:
+    """Pictures [1, channels, height, width] of patches in merge order."""
+    config = model.config
+    size = config.vision_config.patch_size
+    pictures = []
+    for one, (_, rows, columns) in zip(
+        patches.split([t * h * w for t, h, w in grids]), grids, strict=True
+    ):
+        merge = _merge(config, rows)
+        blocks = one.reshape(rows // merge, columns // merge, merge, merge, 3, size, size)
+        turned = blocks.permute(4, 0, 2, 5, 1, 3, 6)
+        pictures.append(turned.reshape(1, 3, rows * size, columns * size))
+    return pictures
+
+
+def _merge(config: AutoConfig, rows: int) -> int:
+    if config.model_type == "gemma3":
+        return rows // int(config.mm_tokens_per_image**0.5)
+    return config.scale_factor
+
+
+def _padded(pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pictures of one size, and which of their pixels are real."""
+    height, width = (max(one.shape[axis] for one in pictures) for axis in (2, 3))
+    pixels = torch.zeros(1, len(pictures), 3, height, width)
+    is_real = torch.zeros(1, len(pictures), height, width, dtype=torch.bool)
+    for place, one in enumerate(pictures):
+        pixels[0, place, :, : one.shape[2], : one.shape[3]] = one[0]
+        is_real[0, place, : one.shape[2], : one.shape[3]] = True
+    return {"pixel_values": pixels, "pixel_attention_mask": is_real}

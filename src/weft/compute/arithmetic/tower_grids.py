@@ -89,9 +89,13 @@ def learned_positions(spec: TowerSpec, table: FloatArray, grid: Grid) -> FloatAr
 
 def _buckets(size: int, side: int) -> Index:
     """Returns the learned position of each place along a side of `size` patches."""
-    fractions = np.arange(size, dtype=np.float32) / np.float32(size)
-    boundaries = np.arange(1, side, dtype=np.float32) / np.float32(side)
-    return np.searchsorted(boundaries, fractions, side="right")
+    # Products of rounded steps, as models are trained: a place on a boundary may fall to either side of it.
+    fractions = np.arange(size, dtype=np.float32) * (np.float32(1) / np.float32(size))
+    boundaries = (1 / side + np.arange(side - 1) * (1 / side)).astype(np.float32)
+    index: Index = np.searchsorted(
+        boundaries, np.minimum(fractions, np.float32(1 - 1e-6)), side="right"
+    )
+    return index
 
 
 def _bilinear(table: FloatArray, side: int, grid: Grid, index: Index) -> FloatArray:

@@ -16,7 +16,7 @@ from weft.compute.native.loading import load_tensor
 from weft.compute.native.tower import PREFIX, NativeTower, tower_bytes
 from weft.compute.protocols.backend import PackedFile
 from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
-from weft.compute.protocols.tower import TowerInputs
+from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.compute.rope import inverse_frequencies, section_axes
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
@@ -169,7 +169,7 @@ class NativeRunner(NativeModel, HostBlocks):
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
         assert self._tower is not None, "the spec has a tower"
-        return self._tower.encode(inputs)
+        return as_embeddings(self._tower.encode(inputs), self.spec)
 
     @property
     def adapters(self) -> AdapterStore:

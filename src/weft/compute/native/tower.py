@@ -1,7 +1,7 @@
 """`NativeTower`: vision towers in C++. Products, norms and attention are calls to the core, without the GIL."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from weft.compute.native.loading import load_tensor
 from weft.compute.protocols.runner import Batch, FloatArray, IntArray
 from weft.compute.protocols.tower import TowerInputs, check_inputs
 from weft.model.towers.spec import Grid, LayerRun, Projector, TowerSpec
-from weft.model.weights import Tensor, Weights
+from weft.model.weights import Tensor, Values, Weights
 
 PREFIX = "tower."
 
@@ -47,7 +47,7 @@ class NativeTower:
             if name == f"{PREFIX}positions":
                 self._positions = values.unpacked().float32()
             elif name.startswith(PREFIX):
-                load_tensor(self._model, name.removeprefix(PREFIX), values.unpacked())
+                load_tensor(self._model, name.removeprefix(PREFIX), _prepared(spec, name, values))
 
     def set_num_threads(self, num_threads: int) -> None:
         self._model.set_num_threads(num_threads)
@@ -145,6 +145,16 @@ def native_tower(spec: TowerSpec, dtype: str) -> _core.ModelSpec:
         for one in spec.projections
     ]
     return native
+
+
+def _prepared(spec: TowerSpec, name: str, values: Values) -> Tensor:
+    """Returns a tensor as the core takes it: without gaps, and with the offset of the projector's norm added."""
+    tensor = values.unpacked()
+    if spec.projector_norm_offset and name.startswith("tower.project.") and name.endswith(".norm"):
+        weight = tensor.float32() + np.float32(spec.projector_norm_offset)
+        return Tensor("float32", weight, unchecked=tensor.unchecked)
+    data = np.ascontiguousarray(tensor.data)
+    return replace(tensor, data=data, is_mapped=tensor.is_mapped and data is tensor.data)
 
 
 def tower_bytes(spec: TowerSpec, dtype: str) -> int:

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
+from weft.model.spec import ModelSpec
 from weft.model.towers.spec import Grid, Resampling, TowerSpec
 
 
@@ -27,11 +28,19 @@ class TowerRunner(Protocol):
     """A runner of a model whose spec has a tower."""
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
-        """Returns the rows of all items, [tokens, row_size]; they belong to the caller.
+        """Returns the rows of all items, [tokens, row_size], as rows of the embedding table; they belong to the
+        caller.
 
         The rows of a grid are bitwise independent of the other grids. Raises `ValueError` for inputs that contradict
         each other or the spec.
         """
+
+
+def as_embeddings(rows: FloatArray, spec: ModelSpec) -> FloatArray:
+    """Returns a tower's rows divided by what the decoder multiplies embeddings with."""
+    if spec.embedding_multiplier != 1.0:
+        rows[:, : spec.hidden_size] /= np.float32(spec.embedding_multiplier)
+    return rows
 
 
 def check_inputs(spec: TowerSpec, inputs: TowerInputs) -> None:

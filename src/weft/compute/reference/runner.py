@@ -19,7 +19,7 @@ from weft.compute.arithmetic.grouped import (
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
-from weft.compute.protocols.tower import TowerInputs
+from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.compute.reference.adapters import AdapterRows, AdapterSet
 from weft.compute.reference.decoder_weights import DecoderLayer, DecoderReader
 from weft.compute.reference.latent import LatentHeads
@@ -139,7 +139,7 @@ class ReferenceRunner(HostBlocks):
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
         assert self._tower is not None, "the spec has a tower"
-        return self._tower.encode(inputs)
+        return as_embeddings(self._tower.encode(inputs), self.spec)
 
     def forward(self, batch: Batch) -> FloatArray:
         """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head."""

@@ -1,6 +1,6 @@
 """`ReferenceTower`: the complete tower spec in float32 numpy, one grid after the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -165,6 +165,10 @@ class _Reader:
             return RmsNorm(weight, eps32)
         return LayerNorm(weight, self.weights[f"tower.{name}.bias"].float32(), eps32)
 
+    def _projection_norm(self, spec: ProjectionSpec) -> Norm:
+        norm = self.norm(f"project.{spec.name}.norm", spec.norm, spec.norm_eps)
+        return replace(norm, weight=norm.weight + np.float32(self.spec.projector_norm_offset))
+
     def layer(self, prefix: str) -> _Layer:
         """Returns everything of one layer."""
         up = ("gate", "up") if self.spec.is_gated else ("up",)
@@ -182,7 +186,7 @@ class _Reader:
         prefix = f"project.{spec.name}."
         return _Projection(
             spec=spec,
-            norm=self.norm(f"{prefix}norm", spec.norm, spec.norm_eps) if spec.norm_size else None,
+            norm=self._projection_norm(spec) if spec.norm_size else None,
             up=self.linear(f"{prefix}up") if spec.inner else None,
             down=self.linear(f"{prefix}down"),
         )

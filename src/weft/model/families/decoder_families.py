@@ -12,6 +12,7 @@ from weft.model.families.lineages.gemma import GEMMA_FAMILIES
 from weft.model.families.lineages.glm import GLM_FAMILIES
 from weft.model.families.lineages.gpt import GPT_FAMILIES
 from weft.model.families.lineages.granite import GRANITE_FAMILIES
+from weft.model.families.lineages.idefics import IDEFICS_FAMILIES
 from weft.model.families.lineages.layer_norm import LAYER_NORM_FAMILIES
 from weft.model.families.lineages.lfm import LFM_FAMILIES
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
@@ -21,7 +22,7 @@ from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
 
 # Families whose config contains the config of their text model.
-NESTED = frozenset({"gemma3", "qwen3_5", "qwen3_5_moe"})
+NESTED = frozenset({"qwen3_5", "qwen3_5_moe"})
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -38,5 +39,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         **EXAONE_FAMILIES,
         **QWEN_DELTA_FAMILIES,
         **QWEN_VL_FAMILIES,
+        **IDEFICS_FAMILIES,
     }
 )

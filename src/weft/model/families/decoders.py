@@ -114,7 +114,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
         )
     is_nested = model_type in NESTED or family.tower is not None
     inner = top.object("text_config") if is_nested else None
-    source = top.values if inner is None else {**_top_level(top), **inner.values}
+    source = top.values if inner is None else {**_top_level(top), **inner.values, **_tie(top)}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
     fields = Fields({**family.defaults, **source, **aliased}, where)
@@ -150,6 +150,12 @@ def _top_level(top: Fields) -> dict[str, object]:
     """Returns keys of a nested config that apply to its text part as well."""
     keys = ("tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id")
     return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
+
+
+def _tie(top: Fields) -> dict[str, object]:
+    """Returns whether the head is tied, if the top of a nested config says so: the text part then does not count."""
+    key = "tie_word_embeddings"
+    return {key: top.values[key]} if top.has(key) else {}
 
 
 def read_spec(config: ModelConfigFile) -> ModelSpec:
@@ -208,7 +214,6 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
         rope_sections=_rope_sections(family, fields, layers),
         has_interleaved_sections=family.rope.has_interleaved_sections,
-        tower=_tower(config, hidden, len(layers)),
     )
 
 
@@ -221,14 +226,15 @@ def _rope_sections(
     return read_sections(fields, family.rope, rope)
 
 
-def _tower(config: ModelConfigFile, hidden_size: int, num_layers: int) -> TowerSpec | None:
+def read_tower(config: ModelConfigFile, spec: ModelSpec) -> TowerSpec | None:
     """Returns the tower of a family that has one; None if the file describes the text model alone."""
     vision = config.top.object("vision_config")
     if config.family.tower is None or vision is None:
         return None
-    tower = config.family.tower.read(config.top, vision)
-    if tower.output_size != hidden_size:
-        vision.refuse("out_hidden_size", f"hidden_size of the text model ({hidden_size})")
+    tower = config.family.tower.read(config.top, vision, spec.hidden_size)
+    if tower.output_size != spec.hidden_size:
+        vision.refuse("out_hidden_size", f"hidden_size of the text model ({spec.hidden_size})")
+    num_layers = len(spec.layers)
     if len(tower.deepstack_layers) >= num_layers:
         vision.refuse(
             "deepstack_visual_indexes", f"fewer than the text model's layers ({num_layers})"

@@ -1,7 +1,7 @@
 """`TowerRow`: how a family's config describes its vision tower, and the names of the tower's tensors."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from weft.model.fields import Fields
@@ -15,16 +15,35 @@ _MAX_LAYERS = 1024
 class TowerRow:
     """A kind of tower.
 
-    `read` makes the spec from the whole config and its vision_config. `names` maps Weft's names to those of the
-    checkpoint, as in `DecoderNames`; `prefixes` are the possible beginnings of all of them. `unbiased` are linear
-    layers without a bias, by Weft's names. `has_frames`: patches are stored with the dimension of frames.
+    `read` makes the spec from the whole config, its vision_config, and the hidden size of the text model. `names`
+    maps Weft's names to those of the checkpoint, as in `DecoderNames`. `@` in them stands for one of `towers`, the
+    possible beginnings of the tower's own tensors, and `prefixes` are those of all. `unbiased` are linear layers
+    without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. `ignored`
+    tensors, by their beginnings, are not used. `has_frames`: patches are stored with the dimension of frames.
     """
 
-    read: Callable[[Fields, Fields], TowerSpec]
+    read: Callable[[Fields, Fields, int], TowerSpec]
     names: Mapping[str, str]
-    prefixes: tuple[str, ...]
+    towers: tuple[str, ...]
+    others: tuple[
+        str, ...
+    ] = ()  # beginnings of tensors outside of the tower, such as those of a projector
+    prefixes: tuple[str, ...] = ("model.", "")
     unbiased: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ()
     has_frames: bool = False
+
+    def find(self, stored: Collection[str]) -> tuple[str, str] | None:
+        """Returns the prefix and the tower's beginning in a checkpoint; None if it has no tower."""
+        patch = self.names["project.patch.down"] + ".weight"
+        leads = ((p, tower) for p in self.prefixes for tower in self.towers)
+        return next((one for one in leads if one[0] + patch.replace("@", one[1]) in stored), None)
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """Beginnings of all names of a tower's tensors."""
+        return tuple(p + lead for p in self.prefixes for lead in (*self.towers, *self.others))
 
 
 def read_width(vision: Fields, key: str) -> int:

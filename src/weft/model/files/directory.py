@@ -9,7 +9,7 @@ from weft.core.config.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
 from weft.core.values.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
-from weft.model.families.decoders import ModelConfigFile, read_config, read_spec
+from weft.model.families.decoders import ModelConfigFile, read_config, read_spec, read_tower
 from weft.model.families.encoder_families import (
     ENCODER_FAMILIES,
     EncoderConfig,
@@ -18,12 +18,13 @@ from weft.model.families.encoder_families import (
     read_head,
 )
 from weft.model.families.mtp import has_mtp, mtp_names, mtp_spec
+from weft.model.families.tower import TowerRow
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.files.checkpoint import Checkpoint, TokenizerPart
 from weft.model.files.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import StoredTensor, find_tensors
-from weft.model.files.tower_layout import has_tower, tower_layout
+from weft.model.files.tower_layout import tower_layout
 from weft.model.generation import (
     default_sampling_params,
     eos_token_ids,
@@ -160,8 +161,10 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
         )
     spec = replace(spec, has_head=pooling is None)
     stored, row = find_tensors(path), config.family.tower
-    if pooling is not None or row is None or not has_tower(row, stored):
-        spec = replace(spec, tower=None)
+    if pooling is None and row is not None and row.find(stored) is not None:
+        tower = read_tower(config, spec)
+        sees_whole = tower is not None and config.family.sees_items_whole
+        spec = replace(spec, tower=tower, sees_items_whole=sees_whole)
     matched = _match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
 
@@ -334,7 +337,7 @@ def _match_decoder(
     is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
     ignored = (
         *family.ignored_tensors,
-        *(family.tower.prefixes if family.tower is not None and spec.tower is None else ()),
+        *_ignored_of_tower(family.tower, spec),
         *(("lm_head.",) if is_headless else ()),
         *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
     )
@@ -344,6 +347,15 @@ def _match_decoder(
         stored,
         lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
         quantized=quantized,
+    )
+
+
+def _ignored_of_tower(row: TowerRow | None, spec: ModelSpec) -> tuple[str, ...]:
+    """Returns name prefixes of tensors of a tower that are not used: all if the spec has no tower."""
+    if row is None:
+        return ()
+    return (
+        row.leads if spec.tower is None else tuple(p + i for p in row.prefixes for i in row.ignored)
     )
 
 

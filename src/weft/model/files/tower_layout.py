@@ -13,24 +13,24 @@ from weft.model.switches import Norm
 from weft.model.towers.spec import ProjectionSpec, TowerSpec
 
 _QKV = ("q", "k", "v")
+_LAYER_NORMS = ("attention_norm_before", "mlp_norm_before")
+LAYER_PARTS = frozenset({*_QKV, "o", "gate", "up", "down", *_LAYER_NORMS})
 
 
 def tower_layout(spec: TowerSpec, row: TowerRow, stored: Collection[str]) -> tuple[TensorPlan, ...]:
     """Returns every tensor of a tower, with the prefix of the `stored` names."""
-    prefix = next(
-        (p for p in row.prefixes if any(name.startswith(p) for name in stored)), row.prefixes[0]
-    )
-    return tuple(_Plans(spec, row, prefix).all())
-
-
-def has_tower(row: TowerRow, stored: Collection[str]) -> bool:
-    """True if a checkpoint has tensors of the tower; text models that were taken out of one have none."""
-    return any(name.startswith(row.prefixes) for name in stored)
+    prefix, tower = row.find(stored) or (row.prefixes[0], row.towers[0])
+    names = {ours: prefix + theirs.replace("@", tower) for ours, theirs in row.names.items()}
+    # The name of a layer's part follows that of the layer.
+    parts = {ours: row.names[ours] for ours in names if ours in LAYER_PARTS}
+    return tuple(_Plans(spec, replace(row, names={**names, **parts})).all())
 
 
 class _Plans:
-    def __init__(self, spec: TowerSpec, row: TowerRow, prefix: str) -> None:
-        self._spec, self._row, self._prefix = spec, row, prefix
+    """Plans by a row whose names are complete."""
+
+    def __init__(self, spec: TowerSpec, row: TowerRow) -> None:
+        self._spec, self._row = spec, row
 
     def all(self) -> Iterator[TensorPlan]:
         spec, names = self._spec, self._row.names
@@ -60,7 +60,7 @@ class _Plans:
             shapes["gate"] = (inner, hidden)
         for name, shape in shapes.items():
             yield from self._biased(self._tensor(ours + name, lead + names[name], *shape), name)
-        for name in ("attention_norm_before", "mlp_norm_before"):
+        for name in _LAYER_NORMS:
             yield from self._norm(ours + name, lead + names[name], spec.norm, hidden)
 
     def _projection(self, projection: ProjectionSpec) -> Iterator[TensorPlan]:
@@ -78,6 +78,8 @@ class _Plans:
             plan = self._tensor(f"{ours}up", theirs("up"), inner, projection.input)
             yield from self._biased(plan, f"{key}up")
         plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
+        if f"{key}down" in self._row.bare:
+            plan = replace(plan, source=theirs("down"), is_transposed=True)
         folded = self._patch_dims() if kind == "patch" else None
         yield from self._biased(replace(plan, folded=folded), f"{key}down")
 
@@ -99,7 +101,7 @@ class _Plans:
     def _norm(self, ours: str, source: str, kind: Norm, size: int) -> Iterator[TensorPlan]:
         yield self._tensor(ours, source, size)
         if kind is Norm.LAYER:
-            yield TensorPlan(f"tower.{ours}.bias", f"{self._prefix}{source}.bias", (size,), 0, size)
+            yield TensorPlan(f"tower.{ours}.bias", f"{source}.bias", (size,), 0, size)
 
     def _tensor(self, ours: str, source: str, *shape: int) -> TensorPlan:
-        return TensorPlan(f"tower.{ours}", f"{self._prefix}{source}.weight", shape, 0, shape[0])
+        return TensorPlan(f"tower.{ours}", f"{source}.weight", shape, 0, shape[0])

@@ -25,8 +25,8 @@ class TowerRope(StrEnum):
 class Resampling(StrEnum):
     """Resampling of the learned positions, a square grid, to the grid of a picture.
 
-    CORNERS: bilinear, with the corners of both grids on each other. BUCKETS: the nearest of the learned positions by
-    the fraction of a row or column. EXACT: pictures have the learned grid itself.
+    CORNERS: bilinear, with the corners of both grids on each other. BUCKETS: the learned position
+    at the same fraction of the side, rounded down. EXACT: pictures have the learned grid itself.
     """
 
     CORNERS = "corners"
@@ -113,6 +113,7 @@ class TowerSpec:
     merge: int
     projector: Projector
     projector_eps: float = 1e-6
+    projector_norm_offset: float = 0.0  # added to the weight of the projector's norm
     projector_activation: Activation = Activation.GELU
     deepstack_layers: tuple[int, ...] = ()
     output_size: int

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from weft.model.families.family import COMMON, Family
+from weft.model.families.lineages.siglip import GEMMA3_TOWER
 from weft.model.families.rope import RopeRules
 from weft.model.spec import NormPlacement, QkNorm
 
@@ -53,12 +54,8 @@ _GEMMA3_WITH_VISION = replace(
     _GEMMA3_ROW,
     architecture="Gemma3ForConditionalGeneration",
     prefixes=("language_model.model.", "model.language_model."),
-    ignored_tensors=(
-        "vision_tower.",
-        "multi_modal_projector.",
-        "model.vision_tower.",
-        "model.multi_modal_projector.",
-    ),
+    sees_items_whole=True,
+    tower=GEMMA3_TOWER,
 )
 
 GEMMA_FAMILIES: Mapping[str, Family] = MappingProxyType(

@@ -54,17 +54,16 @@ _TOKENS = {
     "vision_end_token_id": 151653,
 }
 _BLOCKS = {
-    "project.patch.down": "patch_embed.proj",
-    "layer": "blocks.{}.",
+    "project.patch.down": "@patch_embed.proj",
+    "layer": "@blocks.{}.",
     **joined("attn.qkv", "q", "k", "v"),
     "o": "attn.proj",
     "attention_norm_before": "norm1",
     "mlp_norm_before": "norm2",
 }
-_PREFIXES = ("model.visual.", "visual.")
 
 
-def _read_2_5(top: Fields, vision: Fields) -> TowerSpec:
+def _read_2_5(top: Fields, vision: Fields, _: int) -> TowerSpec:
     vision = Fields({**_VISION_2_5, **vision.values}, vision.where)
     common = _common(top, vision)
     side = common.patch_size * common.merge
@@ -77,7 +76,7 @@ def _read_2_5(top: Fields, vision: Fields) -> TowerSpec:
     )
 
 
-def _read_3(top: Fields, vision: Fields) -> TowerSpec:
+def _read_3(top: Fields, vision: Fields, _: int) -> TowerSpec:
     vision = Fields({**_VISION_3, **vision.values}, vision.where)
     common = _common(top, vision)
     return replace(
@@ -120,11 +119,11 @@ _TOWER_2_5 = TowerRow(
         "gate": "mlp.gate_proj",
         "up": "mlp.up_proj",
         "down": "mlp.down_proj",
-        "project.merger.norm": "merger.ln_q",
-        "project.merger.up": "merger.mlp.0",
-        "project.merger.down": "merger.mlp.2",
+        "project.merger.norm": "@merger.ln_q",
+        "project.merger.up": "@merger.mlp.0",
+        "project.merger.down": "@merger.mlp.2",
     },
-    prefixes=_PREFIXES,
+    towers=("visual.",),
     has_frames=True,
     unbiased=frozenset({"project.patch.down"}),
 )
@@ -132,17 +131,17 @@ _TOWER_3 = TowerRow(
     read=_read_3,
     names={
         **_BLOCKS,
-        "positions": "pos_embed",
+        "positions": "@pos_embed",
         "up": "mlp.linear_fc1",
         "down": "mlp.linear_fc2",
-        "project.merger.norm": "merger.norm",
-        "project.merger.up": "merger.linear_fc1",
-        "project.merger.down": "merger.linear_fc2",
-        "project.deep.norm": "deepstack_merger_list.{}.norm",
-        "project.deep.up": "deepstack_merger_list.{}.linear_fc1",
-        "project.deep.down": "deepstack_merger_list.{}.linear_fc2",
+        "project.merger.norm": "@merger.norm",
+        "project.merger.up": "@merger.linear_fc1",
+        "project.merger.down": "@merger.linear_fc2",
+        "project.deep.norm": "@deepstack_merger_list.{}.norm",
+        "project.deep.up": "@deepstack_merger_list.{}.linear_fc1",
+        "project.deep.down": "@deepstack_merger_list.{}.linear_fc2",
     },
-    prefixes=_PREFIXES,
+    towers=("visual.",),
     has_frames=True,
 )
 
