@@ -119,6 +119,7 @@ KNOWN = (
     Attack("/v1/messages", "messages", "messages"),
     Attack("/v1/responses", "input", "messages"),
     Attack("/pooling", "embed_dtype", "emoji"),
+    Attack("/generative_scoring", "query", "text"),
 )
 
 
