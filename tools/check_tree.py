@@ -12,6 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file too
+
+from tools.tree_bounds import check_bounds, measure, read_bounds
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
@@ -184,6 +188,7 @@ def check_tree(root: Path) -> Iterator[str]:
     sentences = refused_texts(style.read_text("utf-8") if style.is_file() else "")
     paths = sorted(set(listed.split("\0")) - {""})
     yield from check_packages(path for path in paths if (root / path).is_file())
+    texts: dict[str, str] = {}
     for path in paths:
         file = root / path
         if path.startswith(GENERATED) or not file.is_file():
@@ -192,12 +197,14 @@ def check_tree(root: Path) -> Iterator[str]:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
+        texts[path] = text
         yield from check_text(path, text)
         yield from check_sentences(path, text, sentences)
         if path.endswith(".py"):
             yield from check_module(path, text)
         if path.endswith(".py") and path.startswith("src/weft/"):
             yield from check_words(path, text, refused)
+    yield from check_bounds(measure(texts), *read_bounds(root))
 
 
 def check_packages(paths: Iterable[str]) -> Iterator[str]:
