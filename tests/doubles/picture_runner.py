@@ -72,6 +72,8 @@ class PictureRunner(FakeRunner):
         self._slots[batch.slots] = [self._content(batch, row) for row in range(len(batch.slots))]
 
     def _content(self, batch: Batch, row: int) -> int:
+        for array in (batch.embeds, batch.deep_embeds, batch.rope_positions, batch.attend_ends):
+            assert array is None or array.flags.c_contiguous, "backends take arrays without gaps"
         given = [] if batch.embed_rows is None else batch.embed_rows.tolist()
         parts = [int(batch.token_ids[row])]
         if row in given:

@@ -75,8 +75,9 @@ async def serving(
     asked = EngineOptions(model=model, **{**usual, **settings})
     checkpoint = open_model(model, runner=asked.runner)
     config = resolve(asked, checkpoint.card, GIB)
-    facts = msgspec.structs.replace(config.model_config, media=media)
-    config = msgspec.structs.replace(config, model_config=facts)
+    if media is not None:
+        facts = msgspec.structs.replace(config.model_config, media=media)
+        config = msgspec.structs.replace(config, model_config=facts)
     files = dict(checkpoint.tokenizer_files)
     if post_processor is not None:
         changed = json.loads(files["tokenizer.json"]) | {"post_processor": post_processor}

@@ -354,4 +354,4 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "the vision tower; 0 keeps none.",
             "Model",
         ),
-    ] = 1.0
+    ] = 0.5

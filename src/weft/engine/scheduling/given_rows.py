@@ -34,7 +34,7 @@ def with_given_rows(batch: Batch, spans: Seq[Span]) -> Batch:
         batch = replace(
             batch,
             embed_rows=np.concatenate(places).astype(np.int32),
-            embeds=np.concatenate([g.embeds for g in given]),
+            embeds=np.ascontiguousarray(np.concatenate([g.embeds for g in given])),
             deep_embeds=_deep_embeds(given),
         )
     if any(span.sequence.rope is not None for span in spans):
@@ -83,7 +83,8 @@ def _deep_embeds(given: list[_Given]) -> FloatArray | None:
     parts = [
         nothing.repeat(len(g.embeds), 1) if g.deep_embeds is None else g.deep_embeds for g in given
     ]
-    return np.concatenate(parts, 1)
+    # Backends take arrays without gaps.
+    return np.ascontiguousarray(np.concatenate(parts, 1))
 
 
 def _rope_positions(batch: Batch, spans: Seq[Span]) -> IntArray:

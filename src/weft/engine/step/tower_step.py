@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import TowerInputs, TowerRunner
 from weft.core.values.pictures import PicturesConfig
@@ -22,4 +24,4 @@ def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: Pictu
 def _split(rows: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:
     """Splits rows into the embeddings of tokens, [rows, size], and what later layers add, [levels, rows, size]."""
     parts = rows.reshape(len(rows), -1, size).swapaxes(0, 1)
-    return parts[0], parts[1:]
+    return np.ascontiguousarray(parts[0]), np.ascontiguousarray(parts[1:])

@@ -1,0 +1,249 @@
+"""Pictures from a request to an answer, on small random models of Qwen's vision families."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+import weft
+from tests.compute.vision_families import save_vision_model
+from tests.web.anthropic.calls import create
+from tests.web.openai.calls import CHAT, answer
+from tests.web.serving import serving
+from weft.core.errors import BadRequest
+from weft.core.values.types import SamplingParams
+
+IMAGE, START, END = 300, 301, 302
+TOKENS = {IMAGE: "<|image_pad|>", START: "<|vision_start|>", END: "<|vision_end|>"}
+TEMPLATE = (
+    "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}"
+    "{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}{% endfor %}"
+)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+SETTINGS = {"max_model_len": 512, "block_size": 16, "num_gpu_blocks_override": 256}
+CHATS = {"max_model_len": 512, "mm_processor_cache_gb": 0.1}
+
+
+def theirs(patch_size: int) -> Qwen2VLImageProcessorPil:
+    """The processor of transformers, for patches of few pixels."""
+    return Qwen2VLImageProcessorPil(patch_size=patch_size, min_pixels=64, max_pixels=2304)
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+def saved(request, tmp_path_factory):
+    """A model of transformers, and the directory that it is saved in with its processor and a tokenizer."""
+    directory = tmp_path_factory.mktemp(request.param)
+    model, name = save_vision_model(request.param, directory)
+    theirs(4).save_pretrained(directory)
+    path = Path(directory, "tokenizer.json")
+    tokenizer = json.loads(path.read_text())
+    vocab = tokenizer["model"]["vocab"]
+    for token_id, text in TOKENS.items():
+        del vocab[f"Ġw{token_id}"]
+        vocab[text] = token_id
+        tokenizer["added_tokens"].append(
+            {**tokenizer["added_tokens"][0], "id": token_id, "content": text}
+        )
+    path.write_text(json.dumps(tokenizer))
+    return model, name
+
+
+def picture(seed: int, width: int = 40, height: int = 24) -> Image.Image:
+    """A picture of noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def url(image: Image.Image) -> str:
+    """The picture as a data: URL."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def prompt(*seeds: int, before: str = "What is there? ") -> dict:
+    """A prompt of texts and pictures for Python programs."""
+    text = before + " and ".join("<|vision_start|><|image_pad|><|vision_end|>" for _ in seeds)
+    return {"prompt": f"{text} Say it.", "multi_modal_data": {"image": [picture(s) for s in seeds]}}
+
+
+def expected(model, token_ids: list[int], *seeds: int) -> list[int]:
+    """Greedy tokens of transformers, with its own processor."""
+    inputs = theirs(4)([picture(seed) for seed in seeds], return_tensors="np")
+    ids = list(token_ids)
+    for _ in range(GREEDY.max_tokens):
+        tensor = torch.tensor([ids])
+        with torch.no_grad():
+            logits = model(
+                input_ids=tensor,
+                use_cache=False,
+                pixel_values=torch.tensor(inputs["pixel_values"]),
+                image_grid_thw=torch.tensor(inputs["image_grid_thw"]),
+                mm_token_type_ids=(tensor == IMAGE).int(),
+            ).logits[0, -1]
+        ids.append(int(logits.argmax()))
+    return ids[len(token_ids) :]
+
+
+def tokens_of(llm, *prompts: dict) -> list[list[int]]:
+    """The answer to each prompt."""
+    outputs = llm.generate(list(prompts), GREEDY, use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", ["native", "reference"])
+def test_greedy_tokens_are_those_of_transformers(saved, compute):
+    """From files of pictures to tokens: processor, tower, positions and text model together."""
+    model, name = saved
+    with weft.LLM(name, compute=compute, **SETTINGS) as llm:
+        [output] = llm.generate([prompt(1, 2)], GREEDY, use_tqdm=False)
+        assert output.prompt_token_ids.count(IMAGE) == 2 * 15
+        assert output.outputs[0].token_ids == expected(model, output.prompt_token_ids, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_batched_tokens": 16},
+        {
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": 40,
+            "num_gpu_blocks_override": 34,
+        },
+        {"mm_processor_cache_gb": 0.0},
+        {"data_parallel_size": 2},
+    ],
+)
+def test_an_answer_is_the_same_alone_batched_chunked_preempted_and_cached(saved, settings):
+    """The way of a request through the engine changes no token."""
+    _, name = saved
+    with weft.LLM(name, **SETTINGS) as llm:
+        alone = [tokens_of(llm, prompt(*seeds))[0] for seeds in ((1, 2), (3,), (2, 1))]
+        again = tokens_of(llm, prompt(1, 2))
+    assert again == alone[:1]
+    assert len({tuple(tokens) for tokens in alone}) == 3
+    with weft.LLM(name, **{**SETTINGS, **settings}) as llm:
+        batch = tokens_of(llm, prompt(1, 2), prompt(3), prompt(2, 1), prompt(1, 2), prompt(3))
+    assert batch == [*alone, *alone[:2]]
+
+
+def test_text_before_a_picture_and_the_same_picture_are_cached(saved):
+    """The second request begins behind the picture; another picture shares the text before it alone."""
+    _, name = saved
+    before = "A text of more than one block. " * 3
+    with weft.LLM(name, **SETTINGS) as llm:
+
+        def cached(seed: int) -> int:
+            [output] = llm.generate([prompt(seed, before=before)], GREEDY, use_tqdm=False)
+            return output.num_cached_tokens
+
+        first, again, other = cached(1), cached(1), cached(2)
+    num_before = len(before) // 16 * 16
+    assert first == 0
+    assert again > len(before) + 15
+    assert other == num_before
+
+
+def chat(*parts: dict, **fields) -> dict:
+    """A body of one message."""
+    message = {"role": "user", "content": [{"type": "text", "text": "What is it? "}, *parts]}
+    return {"messages": [message], "max_tokens": 8, "temperature": 0, **fields}
+
+
+def image(seed: int, **size: int) -> dict:
+    """A part of OpenAI's messages."""
+    return {"type": "image_url", "image_url": {"url": url(picture(seed, **size))}}
+
+
+async def test_every_api_answers_pictures_alike(saved):
+    """Chat and Anthropic's messages give the same text; usage counts the tokens of pictures."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        body = chat(image(1), image(2))
+        first = await answer(served, CHAT, body)
+        other = await answer(served, CHAT, chat(image(2), image(1)))
+        source = {"type": "base64", "media_type": "image/png"}
+        parts = [
+            {"type": "image", "source": {**source, "data": url(picture(seed)).partition(",")[2]}}
+            for seed in (1, 2)
+        ]
+        texts = [{"type": "text", "text": "What is it? "}]
+        messages = [{"role": "user", "content": [*texts, *parts]}]
+        message = await create(served, messages=messages, max_tokens=8, temperature=0)
+    assert first["usage"]["prompt_tokens"] == 12 + 2 * 17
+    text = first["choices"][0]["message"]["content"]
+    assert text != other["choices"][0]["message"]["content"]
+    assert message["content"][0]["text"] == text
+    assert (
+        message["usage"]["input_tokens"] + message["usage"].get("cache_read_input_tokens", 0) == 46
+    )
+
+
+async def test_a_known_picture_is_named_by_its_uuid(saved):
+    """A uuid alone stands for the picture that came with it, until the caches are reset."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        first = await answer(served, CHAT, chat({**image(1), "uuid": "one"}))
+        known = {"type": "image_url", "image_url": None, "uuid": "one"}
+        again = await answer(served, CHAT, chat(known))
+        assert again["choices"][0]["message"] == first["choices"][0]["message"]
+        await served.client.reset_encoder_cache()
+        await served.client.reset_mm_cache()
+        with pytest.raises(BadRequest, match="send the picture again"):
+            await answer(served, CHAT, chat(known))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+            "no picture in",
+        ),
+        (image(1, width=2001, height=4), "200 times the other"),
+        (
+            {"type": "image_url", "image_url": {"url": "http://host/i.png"}},
+            "is not among the hosts",
+        ),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "takes none"),
+        ({"type": "text", "text": "<|image_pad|>"}, "2 placeholder tokens 300"),
+    ],
+)
+async def test_bad_pictures_are_refused_in_a_sentence(saved, part, message):
+    """The caller's error, before anything runs; other requests go on."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        with pytest.raises(BadRequest, match=message):
+            await answer(served, CHAT, chat(image(2), part))
+        assert served.client.num_active_requests == 0
+        await answer(served, CHAT, chat(image(2)))
+
+
+async def test_arguments_of_the_processor_change_the_size(saved):
+    """`mm_processor_kwargs` bound the pixels of a picture, within what the model's files allow."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        small = await answer(served, CHAT, chat(image(1), mm_processor_kwargs={"max_pixels": 256}))
+        assert small["usage"]["prompt_tokens"] < 12 + 17
+        with pytest.raises(BadRequest, match="allows min_pixels and max_pixels"):
+            await answer(served, CHAT, chat(image(1), mm_processor_kwargs={"fps": 1}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative"),
+        ({"limit_mm_per_prompt": {"image": 0}}, "takes none"),
+        ({"limit_mm_per_prompt": {"image": 1}}, "at most 1 may be given in one prompt, got 2"),
+    ],
+)
+async def test_an_engine_that_takes_no_pictures_says_why(saved, settings, reason):
+    """What does not go with pictures refuses them by name, and answers texts."""
+    async with serving(saved[1], template=TEMPLATE, **{**CHATS, **settings}) as served:
+        with pytest.raises(BadRequest, match=reason):
+            await answer(served, CHAT, chat(image(1), image(2)))
+        await answer(served, CHAT, chat())
