@@ -8,6 +8,7 @@ from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
 
 _MAX_SIDE = 4096
+_BEGIN = "<fake_token_around_image>"
 
 
 def grid_tiles(picture: Picture, settings: Tiles) -> tuple[list[Tile], int, int]:
@@ -32,16 +33,16 @@ def grid_pieces(
     num_rows: int, num_columns: int, settings: Tiles, tokens: PictureTokens
 ) -> list[Piece]:
     """Returns the placeholders of each tile after its row and column, and those of the whole picture."""
-    assert tokens.begin is not None
+    begin: Piece = _BEGIN if tokens.begin is None else tokens.begin
     square = [tokens.placeholder] * settings.num_tokens
     pieces: list[Piece] = []
     for row in range(1, num_rows + 1):
         for column in range(1, num_columns + 1):
-            pieces += [tokens.begin, f"<row_{row}_col_{column}>", *square]
+            pieces += [begin, f"<row_{row}_col_{column}>", *square]
         pieces.append("\n")
     if num_rows:
         pieces.append("\n")
-    return [*pieces, tokens.begin, "<global-img>", *square, tokens.begin]
+    return [*pieces, begin, "<global-img>", *square, begin]
 
 
 def _scaled(height: int, width: int, longest_edge: int) -> tuple[int, int]:
