@@ -46,11 +46,15 @@ def _examples(is_embedding: bool) -> dict[str, Any]:
         path: body["content"]["application/json"]["example"]
         for path, methods in DOCUMENT["paths"].items()
         if (body := methods.get("post", {}).get("requestBody"))
-        and (methods["post"]["tags"] == ["Embeddings and scores"]) is is_embedding
+        and _embeds(path, methods["post"]) is is_embedding
         and "multipart/form-data" not in body["content"]  # which the models here refuse unread
         and not path.endswith(("_lora_adapter", "/classify"))  # which the models here have none of
         and path != "/update_weights"  # whose example names weights that nobody sent
     }
+
+
+def _embeds(path: str, operation: dict[str, Any]) -> bool:
+    return operation["tags"] == ["Embeddings and scores"] or path.startswith("/api/embed")
 
 
 DOCUMENT = _document()
@@ -70,7 +74,7 @@ def addresses(tmp_path_factory):
     """Those of a server that generates, and of one that embeds; their contexts are short."""
     keys = ("--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
     every_call = with_every_call(tmp_path_factory.mktemp("served"))
-    argv = (*every_call, "--served-model-name", "m", "--max-model-len", "64", "--no-grpc", *keys)
+    argv = (*every_call, "--served-model-name", "m", "--max-model-len", "192", "--no-grpc", *keys)
     load_all_checks()
     with running(*argv) as generating, running(*argv, "--runner", "pooling") as embedding:
         yield generating.http, embedding.http

@@ -18,7 +18,7 @@ from weft.web.decisions.question import Question
 from weft.web.decisions.read import Split
 from weft.web.inference.call import ModelCall
 
-_REPLY = "\nReply with the label of one option, or with yes or no, and with nothing else."
+_REPLY = "\nReply with one label only."
 _NO_REASONING = {"enable_thinking": False, "thinking": False}
 _FINAL_CHANNEL = "<|channel|>final<|message|>"
 

@@ -44,7 +44,11 @@ class Question:
                 for word, meaning in zip(_WORDS, self.criteria, strict=True)
                 if meaning
             ]
-            lines = ["Is this statement about the input true?", self.instructions, *meanings]
+            lines = [
+                "Is this statement about the input true: yes or no?",
+                self.instructions,
+                *meanings,
+            ]
             return Labelled("\n".join(lines), ids)
         options = self.options or tuple(map(Option, _WORDS, self.criteria))
         if len(options) > len(alphabet.labels):
