@@ -9,11 +9,10 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from weft.core.aio.heartbeat import Heartbeat
 from weft.core.aio.tasks import unbroken
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
-from weft.core.values.controls import SERVER_HUNG_S, START_S
+from weft.core.values.controls import SERVER_HUNG_S
 from weft.core.values.kv_transfer import remote_prompt
 from weft.core.values.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
@@ -46,7 +45,7 @@ from weft.engine.api_servers.messages import (
 from weft.engine.clients.data_parallel import DataParallelClient
 from weft.engine.front.client import FrontClient
 from weft.engine.ipc.channel import Channel
-from weft.engine.ipc.messages import Abort, Add, Beat, ReleaseRemote
+from weft.engine.ipc.messages import Abort, Add, ReleaseRemote
 
 log = logging.getLogger("weft.engine")
 
@@ -69,7 +68,7 @@ class AttachedServer:
         expose: Callable[[], Awaitable[bytes]],
     ) -> None:
         self.channel = channel
-        self.heartbeat = Heartbeat(lambda: channel.send(Beat()), SERVER_HUNG_S, start_s=START_S)
+        self.heartbeat = channel.beat(SERVER_HUNG_S)
         self._client = client
         self._changed = changed
         self._expose = expose
@@ -150,8 +149,6 @@ class AttachedServer:
                 _cancel(self._calls, message.call_id)
             case Prepared() | Opened():
                 self._take_start(message)
-            case Beat():
-                self.heartbeat.answered()
             case Collected() | Acknowledged():
                 query = self._queries.get(message.call_id)
                 if query is not None:

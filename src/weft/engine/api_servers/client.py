@@ -13,7 +13,6 @@ from typing import Any, assert_never
 import msgspec
 import zmq
 
-from weft.core.aio.heartbeat import Heartbeat
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
@@ -62,7 +61,6 @@ from weft.engine.ipc.messages import (
     MAX_FRAME_BYTES,
     Abort,
     Add,
-    Beat,
     Command,
     Event,
     ReleaseRemote,
@@ -141,8 +139,7 @@ class ApiServerClient(FrontClient):
         self._outputs.bind(f"ipc://{Path(config.api_server_directory, name)}")
         self._events: EventSocket[Event] = EventSocket(self._outputs, Event, self._on_event)
         self._reading: asyncio.Task[None] | None = None
-        # The supervisor sends the heartbeats.
-        self._heartbeat = Heartbeat(lambda: None, SERVER_HUNG_S)
+        self._heartbeat = channel.expect_beats(SERVER_HUNG_S)
         self._silence: asyncio.Task[None] | None = None
 
     @classmethod
@@ -314,9 +311,6 @@ class ApiServerClient(FrontClient):
                 self._channel.send(Acknowledged(message.call_id))
             case Item() | Answer():
                 self._take_part(message)
-            case Beat():
-                self._heartbeat.answered()
-                self._channel.send(message)
             case Collect():
                 self._channel.send(Collected(message.call_id, self._collect()))
             case Open():

@@ -7,7 +7,7 @@ import msgspec
 from weft.core.config.engine import EngineConfig
 from weft.core.values.types import LoRARequest
 from weft.engine.api_servers.faults import Fault
-from weft.engine.ipc.messages import Abort, Add, Beat, ReleaseRemote
+from weft.engine.ipc.messages import Abort, Add, ReleaseRemote
 
 # -- from an API server ---------------------------------------------------------------------------
 
@@ -60,16 +60,7 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True):
 
 
 FromServer = (
-    Add
-    | Abort
-    | ReleaseRemote
-    | Forward
-    | Cancel
-    | Prepared
-    | Opened
-    | Collected
-    | Acknowledged
-    | Beat
+    Add | Abort | ReleaseRemote | Forward | Cancel | Prepared | Opened | Collected | Acknowledged
 )
 
 # -- to an API server -----------------------------------------------------------------------------
@@ -143,15 +134,5 @@ class EnginesStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 ToServer = (
-    Start
-    | State
-    | Refused
-    | Aborted
-    | Item
-    | Answer
-    | Collect
-    | Open
-    | Drain
-    | EnginesStopped
-    | Beat
+    Start | State | Refused | Aborted | Item | Answer | Collect | Open | Drain | EnginesStopped
 )

@@ -1,4 +1,8 @@
-"""`Channel`: messages in both directions over a socket pair or a connection, until either side closes it."""
+"""`Channel`: messages in both directions over a socket pair or a connection, until either side closes it.
+
+One side sends heartbeats if it wants to know whether the other side is alive; the other side answers each of them,
+and can expect them in turn.
+"""
 
 import asyncio
 import socket
@@ -8,7 +12,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from weft.engine.ipc.messages import MAX_FRAME_BYTES
+from weft.core.aio.heartbeat import Heartbeat
+from weft.core.values.controls import START_S
+from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat
 
 _LENGTH = 4  # bytes before each message
 _CHUNK = 1 << 16
@@ -24,7 +30,9 @@ class Channel(Generic[T]):
     ) -> None:
         self._reader, self._writer = reader, writer
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(received)
+        self._decoder: msgspec.msgpack.Decoder[T | Beat] = msgspec.msgpack.Decoder(received | Beat)
+        self._heartbeat: Heartbeat | None = None
+        self._is_beating = False
         self._partial = bytearray()
         self._frames: deque[bytes] = deque()
 
@@ -57,8 +65,25 @@ class Channel(Generic[T]):
         """Waits while many bytes are unsent."""
         await self._writer.drain()
 
-    async def receive(self) -> T | None:
-        """Returns the next message; None when the other side has closed the channel."""
+    def beat(self, timeout_s: float) -> Heartbeat:
+        """Returns heartbeats that are sent here; a peer that has just started gets more time for its first answer."""
+        self._is_beating = True
+        self._heartbeat = Heartbeat(lambda: self.send(Beat()), timeout_s, start_s=START_S)
+        return self._heartbeat
+
+    def expect_beats(self, timeout_s: float) -> Heartbeat:
+        """Returns heartbeats that the other side sends."""
+        self._heartbeat = Heartbeat(lambda: None, timeout_s)
+        return self._heartbeat
+
+    def _take_beat(self, beat: Beat) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.answered()
+        if not self._is_beating:
+            self.send(beat)
+
+    async def receive(self) -> T | Beat | None:
+        """Returns the next message, also a heartbeat; None when the other side has closed the channel."""
         while not self._frames:
             try:
                 chunk = await self._reader.read(_CHUNK)
@@ -71,9 +96,12 @@ class Channel(Generic[T]):
         return self._decoder.decode(self._frames.popleft())
 
     async def messages(self) -> AsyncIterator[T]:
-        """Yields messages until the other side closes the channel."""
+        """Yields messages other than heartbeats until the other side closes the channel."""
         while (message := await self.receive()) is not None:
-            yield message
+            if isinstance(message, Beat):
+                self._take_beat(message)
+            else:
+                yield message
 
     def close(self) -> None:
         """Closes the channel once all bytes are sent; idempotent."""

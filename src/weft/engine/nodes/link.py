@@ -16,7 +16,7 @@ from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import LinkConfig
 from weft.engine.ipc.channel import Channel
 from weft.engine.ipc.handshake import CONNECT_S, PeerError, ProvenSocket
-from weft.engine.ipc.messages import Beat, Command, Event
+from weft.engine.ipc.messages import Command, Event
 from weft.engine.transfer.settings import read_secret_file
 
 # A connection to a machine that does not respond ends after 10 + 3 * 5 seconds.
@@ -92,8 +92,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-FromHead: TypeAlias = Command | Refused | Beat
-FromNode: TypeAlias = Event | Leaving | Beat
+FromHead: TypeAlias = Command | Refused
+FromNode: TypeAlias = Event | Leaving
 _VERSION = msgspec.msgpack.Decoder(str)
 _JOIN = msgspec.msgpack.Decoder(Join)
 _VERDICT = msgspec.msgpack.Decoder(Verdict)

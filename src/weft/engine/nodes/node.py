@@ -21,7 +21,7 @@ from weft.engine.clients.process_client import launched
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.ipc.channel import Channel
 from weft.engine.ipc.handshake import PeerError
-from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat
+from weft.engine.ipc.messages import MAX_FRAME_BYTES
 from weft.engine.ipc.weight_files import WeightFiles
 from weft.engine.nodes.head import digest_of
 from weft.engine.nodes.link import (
@@ -148,12 +148,9 @@ def _pass_on(channel: Channel[FromHead], event: msgspec.Raw) -> None:
 
 
 async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None:
-    """Passes commands to the engine until the head disconnects; other messages are handled here."""
+    """Passes commands to the engine until the head disconnects."""
     encoder = msgspec.msgpack.Encoder()
     async for command in channel.messages():
         if isinstance(command, Refused):
             raise JoinRefused(command.reason)
-        if isinstance(command, Beat):
-            channel.send(command)
-            continue
         child.send(encoder.encode(command))

@@ -4,11 +4,10 @@ import asyncio
 
 import msgspec
 
-from weft.core.aio.heartbeat import Heartbeat
 from weft.core.observe.metrics import Metrics
-from weft.core.values.controls import HUNG_S, START_S
+from weft.core.values.controls import HUNG_S
 from weft.engine.clients.process_client import ApartClient, OnLoading
-from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat, Command
+from weft.engine.ipc.messages import MAX_FRAME_BYTES, Command
 from weft.engine.nodes.link import Joined, Leaving, Refused
 from weft.text.tokenizer import Tokenizer
 
@@ -25,7 +24,7 @@ class RemoteClient(ApartClient):
     ) -> None:
         super().__init__(joined.config, tokenizer, metrics)
         self._channel = joined.channel
-        self._heartbeat = Heartbeat(lambda: self._channel.send(Beat()), HUNG_S, start_s=START_S)
+        self._heartbeat = self._channel.beat(HUNG_S)
         self._silence = asyncio.create_task(self._end_silent())
         self._is_silent = False
         self._reader = asyncio.create_task(self._read())
@@ -64,9 +63,6 @@ class RemoteClient(ApartClient):
             async for event in self._channel.messages():
                 if isinstance(event, Leaving):
                     self.shutdown(event.timeout_s)
-                    continue
-                if isinstance(event, Beat):
-                    self._heartbeat.answered()
                     continue
                 self._on_event(event)
                 num_events += 1
