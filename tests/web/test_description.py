@@ -74,7 +74,7 @@ def addresses(tmp_path_factory):
     """Those of a server that generates, and of one that embeds; their contexts are short."""
     keys = ("--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
     every_call = with_every_call(tmp_path_factory.mktemp("served"))
-    argv = (*every_call, "--served-model-name", "m", "--max-model-len", "192", "--no-grpc", *keys)
+    argv = (*every_call, "--served-model-name", "m", "--max-model-len", "128", "--no-grpc", *keys)
     load_all_checks()
     with running(*argv) as generating, running(*argv, "--runner", "pooling") as embedding:
         yield generating.http, embedding.http

@@ -38,8 +38,8 @@ _ITEMS = (
 )
 _NAMES = {"prompt": "input", "prompt_token_ids": "input", "logprob_token_ids": "questions"}
 _EXAMPLE = {
-    "input": "The parcel arrived two weeks late.",
-    "questions": [{"type": "predicate", "instructions": "The customer is satisfied."}],
+    "input": "It came late.",
+    "questions": [{"type": "predicate", "instructions": "It is good."}],
 }
 # Limits of a part of type input_json.
 _MAX_DEPTH, _MAX_VALUES, _MAX_JSON_BYTES = 32, 10_000, 256 * 1024

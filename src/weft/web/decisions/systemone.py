@@ -23,8 +23,8 @@ from weft.web.inference.call import ModelCall, model_endpoint, naming
 
 _NAMES = {"prompt": "state", "prompt_token_ids": "state", "logprob_token_ids": "questions"}
 _EXAMPLE = {
-    "state": "The parcel arrived two weeks late.",
-    "questions": {"is_happy": {"type": "noul", "instructions": "The customer is satisfied."}},
+    "state": "It came late.",
+    "questions": {"is_happy": {"type": "noul", "instructions": "It is good."}},
 }
 
 
