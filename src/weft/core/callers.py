@@ -71,11 +71,11 @@ class HostRule:
 
     def allows(self, host: str) -> bool:
         """True if requests with this Host header are accepted."""
-        return not self.checks or self.is_own(host)
+        return not self.checks or bool(self._is_own(host))
 
     def is_own(self, host: str) -> bool:
         """True if the name, with or without a port, is an address or a known name."""
-        return self._is_own(host) is not None
+        return bool(self._is_own(host))
 
 
 def host_refusal(host: str) -> str:

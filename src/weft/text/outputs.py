@@ -277,7 +277,10 @@ class _Answer:
         self._num_read = 0  # number of tokens that are in the texts
         self._has_silent_end = False  # True if the last token has no text
         self._rows: list[LogprobRow] = []  # logprobs of the last tokens, not converted yet
-        self._logprobs = self._no_logprobs()  # for deltas, those not emitted yet
+        self._no_logprobs: Callable[[], list[Any] | FlatLogprobs]
+        self._no_logprobs = FlatLogprobs if params.flat_logprobs else list
+        # For deltas, those not emitted yet.
+        self._logprobs: list[Any] | FlatLogprobs = self._no_logprobs()
         self._num_scored = 0  # number of tokens whose logprobs were converted
         self._logprob_sum = 0.0
         self._num_emitted_texts = 0
@@ -373,9 +376,6 @@ class _Answer:
             self._logprobs = self._no_logprobs()
             return scored
         return scored if self._has_emitted_end else scored[first_token:]
-
-    def _no_logprobs(self) -> list[Any] | FlatLogprobs:
-        return FlatLogprobs() if self._params.flat_logprobs else []
 
     def _ends_silently(self, output: SequenceOutput) -> bool:
         """True if the last token is a stop token and is not part of the text.

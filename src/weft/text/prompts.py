@@ -219,17 +219,16 @@ def encode_prompt(
     side = how.side or ("left" if tokenizer is None else tokenizer.truncation_side)
     embeds: list[EmbeddedTokens] = []
     match prompt.parts:
-        case (TokensPart(token_ids=token_ids),):
-            pass
-        case parts if tokenizer is None and any(isinstance(part, TextPart) for part in parts):
-            raise no_tokenizer()
-        case (TextPart(text=text),):
-            assert tokenizer is not None
+        case (TextPart(text=text),) if tokenizer is not None:
             if how.truncate_prompt_tokens is None:
                 check_length(len(text), tokenizer, limits)
             else:
                 text = fitting(text, how, side, tokenizer, limits)
             token_ids = tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
+        case (TokensPart(token_ids=token_ids),):
+            pass
+        case parts if tokenizer is None and any(isinstance(part, TextPart) for part in parts):
+            raise no_tokenizer()
         case parts:
             token_ids, embeds = _joined(prompt, how, tokenizer, limits)
     if how.truncate_prompt_tokens is None:

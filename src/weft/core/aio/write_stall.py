@@ -24,7 +24,7 @@ class WriteStall:
     def __enter__(self) -> None:
         if self._timer is None and not self._has_stalled:
             self._watch(self._timeout_s)
-        self.touch()
+        self.began_at = self._loop.time()
         self._is_writing = True
 
     def __exit__(self, *_: object) -> None:

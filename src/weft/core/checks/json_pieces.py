@@ -35,16 +35,16 @@ class JsonPieces:
         """Returns the part that is complete (no string is cut, nor a string from its colon), and this part without
         strings. The last piece is complete as it is.
         """
-        data = self._outside(self._carry + piece)
+        data = self._carry + piece
         self._carry = b""
+        if self._is_in_long:
+            data = self._outside(data)
         if data and not is_last:
             data = data[: self._hold_back(data)]
         return data, _STRINGS.sub(b"", data)
 
     def _outside(self, data: bytes) -> bytes:
         """Returns `data` from the end of a long string that began earlier; b"" if the string continues."""
-        if not self._is_in_long:
-            return data
         end = _end(_REST, data)
         if data[end : end + 1] != b'"':
             self._carry = data[end:]  # a backslash whose second half comes with the next piece

@@ -161,12 +161,11 @@ class GenerateCall:
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(metadata)),
         )
-        chosen = None if self.prefiller is None else prefill_of(metadata)
         with client.preparing(generation.params.n):
             request = await client.prepare(generation.prompt, generation.params, options)
-            if self.prefiller is None or chosen is None:
-                return request
-            return await self.prefiller.compute(request, chosen)
+            if self.prefiller is not None and (chosen := prefill_of(metadata)) is not None:
+                return await self.prefiller.compute(request, chosen)
+            return request
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
         """Returns the reasoning arguments that a constraint needs, if the call does not set them."""
@@ -178,10 +177,9 @@ class GenerateCall:
         self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
     ) -> None:
         reply = StreamedReply(params)
-        has_scores = params.logprobs is not None or params.prompt_logprobs is not None
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
-                if has_scores:
+                if reply.has_scores:
                     write = partial(reply.messages, output)
                     messages = await write_scores(num_scores_of(output), write)
                 else:

@@ -27,7 +27,7 @@ class StreamedReply:
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
-        self._has_scores = params.logprobs is not None or params.prompt_logprobs is not None
+        self.has_scores = params.logprobs is not None or params.prompt_logprobs is not None
         self._open = set(range(params.n))
         self._silent = set(range(params.n))  # answers whose first message has not been sent
         self._plain_by_index: dict[int, pb.GenerateResponse] = {}
@@ -85,7 +85,7 @@ class StreamedReply:
 
     def _take_scores(self, output: RequestOutput, answer: CompletionOutput) -> Scores:
         """Returns the scores for a message of this answer; those of the prompt come in its first."""
-        if not self._has_scores:
+        if not self.has_scores:
             return {}
         is_first = answer.index in self._silent
         self._silent.discard(answer.index)

@@ -126,7 +126,10 @@ class Router:
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Returns the dialect of error objects for a path that has no endpoint."""
-    return next((kind for start, kind in _PREFIXES if raw_path.startswith(start)), Dialect.OPENAI)
+    for start, dialect in _PREFIXES:
+        if raw_path.startswith(start):
+            return dialect
+    return Dialect.OPENAI
 
 
 def _to_pattern(path: str) -> re.Pattern[bytes]:
@@ -192,14 +195,16 @@ class HttpApp:
         self._options = options
         self._probes = probes
         self._router: Router | None = None
+        self._max_values = MAX_VALUES
         self._bodies = BodyBudget(options.max_total_body_bytes)
         self._gate = Gate(options)
         self._strictness = Strictness(is_strict=options.strict)
         self._traffic = Traffic(state.registry)
 
-    def open(self, router: Router) -> None:
-        """Serve these endpoints from now on."""
+    def open(self, router: Router, max_model_len: int) -> None:
+        """Serves these endpoints from now on. Two contexts of token ids are always taken."""
         self._router = router
+        self._max_values = max(MAX_VALUES, 2 * max_model_len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request. Never raises: every failure ends this request only."""
@@ -260,15 +265,11 @@ class HttpApp:
                 check_content(exchange.headers, FORM if endpoint.is_form else JSON)
                 if endpoint.is_form:
                     self._gate.check_form(exchange)
-                scan = None if endpoint.is_form else BodyScan(self._max_values())
+                scan = None if endpoint.is_form else BodyScan(self._max_values)
                 body = await read_body(receive, exchange.headers, self._options, scan, grow)
                 exchange.num_bytes_in = len(body)
                 exchange.field_names = [] if scan is None else scan.field_names()
             await self._answer_while_wanted(exchange, receive, found, body)
-
-    def _max_values(self) -> int:
-        """Two contexts of token ids are always taken."""
-        return max(MAX_VALUES, 2 * self._state.served.client.model_config.max_model_len)
 
     async def _answer_while_wanted(
         self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes

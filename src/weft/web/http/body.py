@@ -238,10 +238,10 @@ class BodyScan:
         return list(map(msgspec.json.decode, self._outer))
 
     def _check_text(self, piece: bytes, *, is_last: bool) -> None:
-        held = len(self._utf8.getstate()[0])
         try:
             self._utf8.decode(piece, is_last)
         except UnicodeDecodeError as error:
+            held = len(self._utf8.getstate()[0])
             at = self.num_bytes - held + error.start
             raise BadRequest(None, f"the body is not UTF-8 (byte {at})") from None
         self.num_bytes += len(piece)

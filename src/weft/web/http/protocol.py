@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import httptools
@@ -182,8 +183,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Refuses an ambiguous request, before any handler gets it."""
-        sizes = (len(name) + len(value) + _LINE_OVERHEAD for name, value in self.headers)
-        self._num_head_bytes = len(self.url) + sum(sizes)
+        num_bytes = sum(map(len, chain.from_iterable(self.headers)))
+        self._num_head_bytes = len(self.url) + num_bytes + _LINE_OVERHEAD * len(self.headers)
         if self._num_head_bytes > self._options.max_head_bytes:
             self._stop(self._too_large())
         problem = _framing_problem(self.parser.get_http_version(), self.headers)

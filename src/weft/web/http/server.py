@@ -74,7 +74,7 @@ class HttpServer:
 
     def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
         """Serve from now on."""
-        self._app.open(Router(endpoints))
+        self._app.open(Router(endpoints), served.client.model_config.max_model_len)
         self._state.open(served)
 
     def set_not_serving(self) -> None:

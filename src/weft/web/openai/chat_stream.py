@@ -98,7 +98,7 @@ class ChunkWriter:
     def encoded(self, event: TurnDelta | Ended) -> list[bytes]:
         """The encoded chunks of an event."""
         if isinstance(event, Ended):
-            return list(map(data_event, self._last(event)))
+            return [data_event(self._last(event))] if self._shape.details.has_usage else []
         plain = self._plain_event(event)
         return list(map(data_event, self._delta(event))) if plain is None else [plain]
 
@@ -161,9 +161,7 @@ class ChunkWriter:
             )
         )
 
-    def _last(self, event: Ended) -> Iterator[ChatChunk]:
-        if not self._shape.details.has_usage:
-            return
+    def _last(self, event: Ended) -> ChatChunk:
         head = self._shape.head
         usage = to_usage(
             self._shape.details,
@@ -174,7 +172,9 @@ class ChunkWriter:
                 progress.num_reasoning_tokens for progress in self._progress.values()
             ),
         )
-        yield ChatChunk(id=head.id, created=head.created, model=head.model, choices=[], usage=usage)
+        return ChatChunk(
+            id=head.id, created=head.created, model=head.model, choices=[], usage=usage
+        )
 
     def _chunk(
         self,
