@@ -45,9 +45,9 @@ from weft.web.served import Served
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run.
 BOUNDS = {
-    "HTTP chat, streamed": (355, 2120),
-    "HTTP chat, whole": (351, 2060),
-    "gRPC Generate, streamed": (213, 1275),
+    "HTTP chat, streamed": (360, 2145),
+    "HTTP chat, whole": (356, 2085),
+    "gRPC Generate, streamed": (215, 1290),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30

@@ -179,9 +179,13 @@ class InputProcessor:
         validate_cache_salt(prompt.cache_salt)
         if params.stop and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
-        self._check_media(prompt, params, how, prepared)
+        if prepared or prompt.media is not None:
+            self._check_media(prompt, params, how, prepared)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
-        token_ids, items = self._place_items(token_ids, prepared)
+        items: list[PlacedItem] = []
+        if self._pictures is not None:
+            tokens = self._pictures.tokens
+            token_ids, items = place_items(token_ids, prepared, tokens, self._tokenizer)
         validate_prompt(token_ids, self._limits)
         self._check_tokens(token_ids, prompt)
         if embeds and items:
@@ -226,14 +230,6 @@ class InputProcessor:
             check_media(prompt.media, self._media)
             check_tensors(prompt.media.tensors)
             _check_beside_media(params, how, are_items=bool(prompt.media.items))
-
-    def _place_items(
-        self, token_ids: list[int], prepared: Sequence[PreparedItem]
-    ) -> tuple[list[int], list[PlacedItem]]:
-        """Returns the tokens with those of the media that are prepared here."""
-        if self._pictures is None:
-            return token_ids, []
-        return place_items(token_ids, prepared, self._pictures.tokens, self._tokenizer)
 
     def _check_tokens(self, token_ids: list[int], prompt: Prompt) -> None:
         """Checks the tokens of media that the engine prepares itself."""

@@ -113,26 +113,23 @@ def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 
 
 def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) -> None:
     """Checks the number of tokens alone, before millions of tokens are copied."""
+    room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
     if num_tokens + num_new > limits.max_model_len:
         raise ContextLengthExceeded(
             "prompt",
             f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
-            f"has {num_tokens}{_behind(num_new)}",
+            f"has {num_tokens}{room}",
             num_tokens,
         )
     if num_tokens + num_new > limits.max_pool_tokens:
         raise ContextLengthExceeded(
             "prompt",
             f"the prompt has {num_tokens} tokens, and the whole KV cache holds "
-            f"{limits.max_pool_tokens}{_behind(num_new)}",
+            f"{limits.max_pool_tokens}{room}",
             num_tokens,
         )
-
-
-def _behind(num_new: int) -> str:
-    return "; prompt plus at least 1 output token must fit" if num_new else ""
 
 
 def resolve_params(

@@ -126,10 +126,7 @@ class Router:
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Returns the dialect of error objects for a path that has no endpoint."""
-    for start, dialect in _PREFIXES:
-        if raw_path.startswith(start):
-            return dialect
-    return Dialect.OPENAI
+    return next((kind for start, kind in _PREFIXES if raw_path.startswith(start)), Dialect.OPENAI)
 
 
 def _to_pattern(path: str) -> re.Pattern[bytes]:

@@ -7,8 +7,9 @@ from weft.engine.scheduling.sequence import Sequence
 
 def stored_blocks(sequence: Sequence, first: int, end: int, size: int) -> BlockStored:
     """Returns the event for the blocks `first` to `end` of a sequence."""
-    items = sequence.request.items
-    media = [items_in(items, b * size, (b + 1) * size) for b in range(first, end)]
+    media: list[list[tuple[str, int]]] = []
+    if items := sequence.request.items:
+        media = [items_in(items, b * size, (b + 1) * size) for b in range(first, end)]
     return BlockStored(
         block_hashes=sequence.block_hashes[first:end],
         parent_block_hash=sequence.block_hashes[first - 1] if first else None,
