@@ -241,6 +241,20 @@ def test_a_wrong_input_is_refused_before_anything_starts(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_bad_lines_can_be_reported_and_the_others_answered(tmp_path: Path, url: str):
+    """Each with its number; the exit status says that something was left out. The same command skips them again."""
+    long = " " * (13 * 2**20 + 1)
+    lines = ["{", line("a"), line("a"), line("b", method="GET"), long + "x", line("c")]
+    source, target = write(tmp_path / "in.jsonl", *lines), tmp_path / "out.jsonl"
+    for _ in range(2):
+        ended = here("batch", "-a", url, "-i", str(source), "-o", str(target), "--skip-bad-lines")
+        assert ended.returncode == 1
+        reported = [one for one in ended.stderr.splitlines() if one.startswith("skipped: ")]
+        assert [one.split(": ")[1].rpartition(" ")[2] for one in reported] == ["1", "3", "4", "5"]
+        assert "2 of 2 answered" in ended.stderr
+    assert read(target).keys() == {"a", "c"}
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

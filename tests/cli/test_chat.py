@@ -196,7 +196,7 @@ def test_a_pipe_gets_the_answer_alone(thinker: Server, mode: str, shows: bool):
 
 # Parts as a parser finds them, on a real screen.
 SHOW = """
-from weft.cli.chat.conversation import Answer
+from weft.cli.chat.model_answer import Answer
 from weft.cli.chat.screen import Screen
 from weft.text.parsers.parts import Content, Reasoning
 screen = Screen("fold", "--reasoning show")

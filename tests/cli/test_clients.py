@@ -12,6 +12,7 @@ from tests.busy import PATIENCE_S
 from tests.cli.running import Server, here, running, streaming, weft
 from tests.cli.terminal import Terminal
 from tests.rpc.test_auth import make_pair
+from weft.cli.chat.model_answer import Answer
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,11 @@ def test_chat_takes_a_pipe_as_one_message(echo: Server):
 
 
 @pytest.mark.parametrize("command", ["chat", "complete"])
-def test_a_url_is_no_address_whether_or_not_there_is_a_message(command: str):
-    """It is said before the message is missed."""
-    result = weft(command, "--address", "http://127.0.0.1:8000", stdin="")
+def test_a_url_of_another_kind_is_no_address_whether_or_not_there_is_a_message(command: str):
+    """The command refuses it before it reads the message."""
+    result = weft(command, "--address", "ftp://127.0.0.1:8000", stdin="")
     assert result.returncode == 2
-    assert "--address must be HOST:PORT of the server's gRPC port" in result.stderr
+    assert "--address must be HOST:PORT or grpc://HOST:PORT of a gRPC port" in result.stderr
 
 
 def test_an_answer_as_json_has_its_figures(echo: Server):
@@ -99,11 +100,58 @@ def test_an_answer_cannot_command_the_terminal(echo: Server, argv: tuple[str, ..
 
 
 @pytest.mark.parametrize("command", ["complete", "chat"])
-def test_a_server_that_is_not_there_is_named(command: str):
-    """Status 1 and one line, within the time given."""
-    result = here(command, "hello", "--address", "127.0.0.1:1", "--connect-timeout", "0.5")
+@pytest.mark.parametrize(
+    ("address", "kind"), [("127.0.0.1:1", "gRPC"), ("http://127.0.0.1:1", "HTTP")]
+)
+def test_a_server_that_is_not_there_is_named(command: str, address: str, kind: str):
+    """Status 1 and one line with the command that starts a server, within the time given."""
+    result = here(command, "hello", "--address", address, "--connect-timeout", "0.5")
     assert result.returncode == 1
-    assert result.stderr == "error: no gRPC server answers at 127.0.0.1:1\n"
+    assert result.stderr == (
+        f"error: no {kind} server answers at {address}; start one with `weft serve MODEL`, "
+        "or name another with --address\n"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1"])
+def test_an_http_address_gives_the_answer_of_the_grpc_port(echo: Server, suffix: str):
+    """The text, the figures and the sampling options are the same."""
+    over_grpc, over_http = f"grpc://{echo.address}", echo.http + suffix
+    for argv in (
+        ("complete", "abcdef", "--max-tokens", "3", "--json"),
+        ("complete", "abcdef"),
+        ("chat", "hello", "--system", "Be brief.", "--stop", "l"),
+    ):
+        expected = here(*argv, "-a", over_grpc)
+        assert here(*argv, "-a", over_http).stdout == expected.stdout != ""
+    figures = json.loads(here("chat", "hello", "--json", "-a", over_http).stdout)
+    expected = json.loads(here("chat", "hello", "--json", "-a", over_grpc).stdout)
+    for found in (figures, expected):
+        found["usage"].pop("cached_tokens")
+    assert figures == expected
+
+
+def test_what_a_server_refuses_over_http_is_one_line(echo: Server):
+    """The command shows the server's own sentence, with the status of a wrong request."""
+    wrong = here("chat", "hello", "--temperature=-1", "-a", echo.http)
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
+    assert "temperature" in wrong.stderr
+    unknown = here("chat", "hello", "--model", "nobody", "-a", echo.http)
+    assert unknown.returncode == 2
+    assert "nobody" in unknown.stderr
+    assert (
+        "--model needs an HTTP --address"
+        in here("chat", "hello", "--model", "parrot", "-a", echo.address).stderr
+    )
+
+
+def test_the_speed_leaves_out_tokens_that_came_with_the_first_message():
+    """A server joins tokens: thirty in a first message took no time that this side can see."""
+    joined = Answer(num_tokens=40, num_first=30, began_at=1.0, first_at=2.0, last_at=3.0)
+    assert joined.tokens_per_s == 10
+    at_once = Answer(num_tokens=30, num_first=1, began_at=1.0, first_at=2.0, last_at=2.001)
+    at_once.ended_at = 2.5
+    assert at_once.tokens_per_s == 20
 
 
 @pytest.mark.parametrize("command", ["complete", "chat"])

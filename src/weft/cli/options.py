@@ -153,25 +153,46 @@ class BatchOptions(LoadOptions):
     ]
     url: Annotated[
         str | None,
-        Flag("Server to send requests to, http://HOST:PORT; no engine is started.", "Batch"),
+        Flag(
+            "Server to send requests to, http://HOST:PORT of its HTTP port; no engine is started.",
+            "Batch",
+        ),
     ] = None
     api_key: Annotated[str | None, Flag("API key of the server.", "Batch")] = None
     max_concurrency: Annotated[int, Flag("Maximum number of concurrent requests.", "Batch")] = 128
     max_tries: Annotated[
         int, Flag("Maximum number of attempts for a request that a busy server refuses.", "Batch")
     ] = 8
+    skip_bad_lines: Annotated[
+        bool,
+        Flag(
+            "Report lines that are no valid requests and answer the others; the exit status is 1.",
+            "Batch",
+            negatable=False,
+        ),
+    ] = False
 
 
 @flags()
 class ConnectOptions:
     """Address and credentials of the server, for the commands that talk to one."""
 
-    address: Annotated[str, Flag("gRPC address of the server, HOST:PORT.", "Connection")] = (
-        "127.0.0.1:50051"
-    )
+    address: Annotated[
+        str,
+        Flag(
+            "Address of the server: HOST:PORT or grpc://HOST:PORT of its gRPC port, or http://HOST:PORT of its HTTP "
+            "port; that may be any server with OpenAI's API.",
+            "Connection",
+        ),
+    ] = "127.0.0.1:50051"
+    model: Annotated[
+        str | None,
+        Flag("Model to ask at an HTTP address. Default: the first that it lists.", "Connection"),
+    ] = None
     api_key: Annotated[str | None, Flag("API key of the server.", "Connection")] = None
     grpc_tls_ca: Annotated[
-        Path | None, Flag("CA certificate (PEM); enables TLS.", "Connection")
+        Path | None,
+        Flag("CA certificate (PEM) to trust; enables TLS for gRPC.", "Connection"),
     ] = None
     connect_timeout: Annotated[
         float, Flag("Seconds to wait until the server is ready.", "Connection")

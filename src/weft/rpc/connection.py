@@ -54,6 +54,10 @@ class Credentials:
 NO_CREDENTIALS = Credentials()
 
 
+class Unreachable(Unavailable):
+    """No server listens at the address, or it does not accept connections."""
+
+
 class Connection:
     """A channel, and the metadata of every call on it."""
 
@@ -67,12 +71,12 @@ class Connection:
             self._channel = grpc.aio.secure_channel(target, trust, options=_CHANNEL_ARGS)
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Connect, or raise `Unavailable`."""
+        """Connect, or raise `Unreachable`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._channel.channel_ready()
         except TimeoutError:
-            raise Unavailable(f"no gRPC server answers at {self.target}") from None
+            raise Unreachable(f"no gRPC server answers at {self.target}") from None
 
     async def call(
         self,

@@ -70,7 +70,7 @@ def test_rates_are_those_of_the_interval(server: Server):
 
 def test_one_sample_for_people(server: Server):
     """The same in words, without anything that moves a cursor."""
-    text = weft("top", "--once", "--interval", "50ms", "--url", server.http).stdout
+    text = weft("top", "--once", "--interval", "50ms", "-a", server.http).stdout
     assert "0 running, 0 waiting" in text
     assert "0% of 640 tokens" in text
     assert "\x1b" not in text

@@ -53,6 +53,8 @@ SHORT = {
     "num_threads": "-t",
     "port": "-p",
     "address": "-a",
+    "url": "-a",
+    "base_url": "-a",
     "system": "-s",
     "max_tokens": "-n",
     "input_file": "-i",

@@ -17,7 +17,6 @@ from weft.cli.batch.file import (
     AnswerFile,
     BatchRequest,
     BatchResponse,
-    check_requests,
     read_requests,
 )
 from weft.cli.chat.connect import handle_interrupts
@@ -93,7 +92,11 @@ def batch(model: str | None, options: BatchOptions) -> int:
     """Answers all requests that have no answer yet."""
     configure_logging("warning")
     _check(model, options)
-    known = check_requests(options.input_file)
+    bad_lines: list[str] = []
+    skip = bad_lines.append if options.skip_bad_lines else None
+    known = {request.custom_id for request in read_requests(options.input_file, skip)}
+    for sentence in bad_lines:
+        say(f"skipped: {sentence}", file=sys.stderr)
     answers = AnswerFile(options.output_file, known)
     tally = Tally(total=len(known), answered=len(answers.answered))
     handle_interrupts()
@@ -106,7 +109,7 @@ def batch(model: str | None, options: BatchOptions) -> int:
         left = tally.total - tally.answered
         say(f"{left} without an answer: the same command goes on with them", file=sys.stderr)
         return EXIT_FAILED
-    return 0
+    return EXIT_FAILED if bad_lines else 0
 
 
 def _check(model: str | None, options: BatchOptions) -> None:
@@ -130,11 +133,8 @@ def _check(model: str | None, options: BatchOptions) -> None:
 async def _answer_all(
     model: str | None, options: BatchOptions, answers: AnswerFile, tally: Tally
 ) -> None:
-    left = (
-        request
-        for request in read_requests(options.input_file)
-        if request.custom_id not in answers.answered
-    )
+    requests = read_requests(options.input_file, _ignore if options.skip_bad_lines else None)
+    left = (request for request in requests if request.custom_id not in answers.answered)
     if tally.answered == tally.total:
         return
     opened = _engine(model, options) if options.url is None else _server(options)
@@ -145,6 +145,10 @@ async def _answer_all(
             await gather_all([work.run() for _ in range(options.max_concurrency)])
         finally:
             reporting.cancel()
+
+
+def _ignore(_: str) -> None:
+    """Bad lines were reported before the first request."""
 
 
 async def _report(tally: Tally) -> None:

@@ -4,7 +4,7 @@ Format: https://platform.openai.com/docs/guides/batch, "Preparing your batch fil
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import IO
@@ -54,26 +54,35 @@ _bodies = msgspec.json.Decoder(_Body)
 _json = msgspec.json.Encoder()
 
 
-def read_requests(path: Path) -> Iterator[BatchRequest]:
-    """The requests of a file, in order; `ConfigError` names the line of one that is not valid."""
+def read_requests(
+    path: Path, report: Callable[[str], None] | None = None
+) -> Iterator[BatchRequest]:
+    """The requests of a file, in order. `report` gets a sentence for each line that is not a valid request, and the
+    line is skipped; without it `ConfigError` names the line.
+    """
+    seen: set[str] = set()
     with _opened(path, "rb") as file:
-        for number, line in _lines(file, path):
+        for number, line in _lines(file):
             try:
-                request = _requests.decode(line)
-                _check(request)
+                request = _to_request(line, seen)
             except (msgspec.MsgspecError, ConfigError, ValueError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
+                sentence = f"{path}, line {number}: {error}"
+                if report is None:
+                    raise ConfigError(sentence) from None
+                report(sentence)
+                continue
+            seen.add(request.custom_id)
             yield request
 
 
-def check_requests(path: Path) -> set[str]:
-    """The `custom_id` of every request; `ConfigError` if one is not valid, or there twice."""
-    found: set[str] = set()
-    for request in read_requests(path):
-        if request.custom_id in found:
-            raise ConfigError(f"{path}: duplicate custom_id {request.custom_id!r}")
-        found.add(request.custom_id)
-    return found
+def _to_request(line: bytes, seen: set[str]) -> BatchRequest:
+    """The request of a line, checked; its `custom_id` must not be in `seen`."""
+    _check_length(line)
+    request = _requests.decode(line)
+    _check(request)
+    if request.custom_id in seen:
+        raise ConfigError(f"duplicate custom_id {request.custom_id!r}")
+    return request
 
 
 def _check(request: BatchRequest) -> None:
@@ -112,12 +121,13 @@ class AnswerFile:
     def _read(self, path: Path, known: set[str]) -> None:
         end = 0
         self._file.seek(0)
-        for number, line in _lines(self._file, path):
+        for number, line in _lines(self._file):
             if not line.endswith(b"\n"):
                 break  # the last line was cut off while it was written
             try:
+                _check_length(line)
                 custom_id = _answers.decode(line).custom_id
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, ConfigError) as error:
                 raise ConfigError(f"{path}, line {number}: no answer of a batch: {error}") from None
             if custom_id not in known:
                 raise ConfigError(
@@ -147,12 +157,18 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
         raise ConfigError(f"cannot open {path}: {error.strerror}") from None
 
 
-def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers. Of a line that is too long, its beginning alone."""
     for number in range(1, 2**63):
-        line = file.readline(_MAX_LINE_BYTES + 1)
-        if len(line) > _MAX_LINE_BYTES:
-            raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE_BYTES} bytes")
+        line = rest = file.readline(_MAX_LINE_BYTES + 1)
+        while len(rest) > _MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(_MAX_LINE_BYTES + 1)
         if not line:
             return
-        if line.strip():
+        if line.strip() or len(line) > _MAX_LINE_BYTES:
             yield number, line
+
+
+def _check_length(line: bytes) -> None:
+    if len(line) > _MAX_LINE_BYTES:
+        raise ConfigError(f"longer than {_MAX_LINE_BYTES} bytes")

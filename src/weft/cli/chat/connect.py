@@ -11,10 +11,12 @@ from weft.cli.arguments.settings import wrong_key
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.checks.validate import validate_params
 from weft.core.client import EngineClient
-from weft.core.errors import ConfigError, Unauthenticated
+from weft.core.errors import ConfigError, Unauthenticated, Unavailable
 from weft.core.values.types import OutputKind, SamplingParams
 from weft.rpc.client import RpcClient
-from weft.rpc.connection import Credentials
+from weft.rpc.connection import Credentials, Unreachable
+
+_GRPC = "grpc://"
 
 
 def handle_interrupts() -> None:
@@ -22,28 +24,51 @@ def handle_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def is_http(address: str) -> bool:
+    """True for the address of a server's HTTP port, False for that of its gRPC port."""
+    return address.startswith(("http://", "https://"))
+
+
 def check_address(address: str) -> None:
-    """Raises `ConfigError` for a URL."""
-    if "://" in address:
+    """Raises `ConfigError` for a URL of another kind."""
+    if "://" in address and not is_http(address) and not address.startswith(_GRPC):
         raise ConfigError(
-            f"--address must be HOST:PORT of the server's gRPC port (50051 by default), not {address}"
+            "--address must be HOST:PORT or grpc://HOST:PORT of a gRPC port, or http(s)://HOST:PORT of an HTTP port, "
+            f"not {address}"
         )
+
+
+def check_connect_timeout(options: ConnectOptions) -> None:
+    """Raises `ConfigError` unless the timeout is positive."""
+    if not options.connect_timeout > 0:
+        raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
+
+
+def nobody_answers(address: str) -> Unavailable:
+    """Returns the client's error for an address where no server listens."""
+    kind = "HTTP" if is_http(address) else "gRPC"
+    return Unavailable(
+        f"no {kind} server answers at {address}; start one with `weft serve MODEL`, or name another with --address"
+    )
 
 
 @asynccontextmanager
 async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
     """A client of the server at `options.address`."""
-    if not options.connect_timeout > 0:
-        raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
+    check_connect_timeout(options)
     check_address(options.address)
+    if options.model is not None:
+        raise ConfigError("--model needs an HTTP --address: a gRPC port serves one model")
     try:
         client = await RpcClient.connect(
-            options.address,
+            options.address.removeprefix(_GRPC),
             credentials=Credentials(api_key=options.api_key, tls_ca=options.grpc_tls_ca),
             timeout_s=options.connect_timeout,
         )
     except Unauthenticated as error:
         raise wrong_key(options.api_key) from error
+    except Unreachable:
+        raise nobody_answers(options.address) from None
     try:
         yield client
     finally:

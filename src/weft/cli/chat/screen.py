@@ -12,7 +12,8 @@ from typing import Literal
 
 from rich.cells import cell_len
 
-from weft.cli.chat.conversation import Answer, Conversation
+from weft.cli.chat.conversation import Conversation
+from weft.cli.chat.model_answer import Answer
 from weft.core.observe.terminal import harmless, say
 from weft.text.parsers.parts import Content, Reasoning
 
@@ -126,8 +127,10 @@ def speed(answer: Answer) -> str:
     """Describes the number of tokens of an answer and their speed."""
     reasoning = f" ({answer.num_reasoning_tokens:,} reasoning)" * bool(answer.num_reasoning_tokens)
     rate = answer.tokens_per_s
+    # A server over HTTP counts tokens at the end of an answer; one that was stopped has no count.
+    count = f"{answer.num_tokens:,} tokens" if answer.num_tokens else "uncounted tokens"
     parts = [
-        f"{answer.num_tokens:,} tokens{reasoning} in {answer.ended_at - answer.began_at:.2f} s",
+        f"{count}{reasoning} in {answer.ended_at - answer.began_at:.2f} s",
         *([] if rate is None else [f"{rate:,.1f} tokens/s"]),
         f"first after {max(0.0, answer.first_at - answer.began_at):.2f} s",
         f"prompt {answer.num_prompt_tokens:,} tokens, {answer.num_cached_tokens:,} cached",

@@ -41,7 +41,9 @@ class PlanOptions:
 class TopOptions:
     """Flags of `weft top`. `ca` is the certificate to trust."""
 
-    url: Annotated[str, Flag("HTTP address of the server.", "Connection")] = "http://127.0.0.1:8000"
+    url: Annotated[
+        str, Flag("Address of the server: http://HOST:PORT of its HTTP port.", "Connection")
+    ] = "http://127.0.0.1:8000"
     api_key: Annotated[str | None, Flag("API key of the server.", "Connection")] = None
     ca: Annotated[Path | None, Flag("CA certificate (PEM) for https.", "Connection")] = None
     once: Annotated[

@@ -95,7 +95,9 @@ def _scrape(client: httpx2.Client, options: TopOptions) -> Scraped:
     try:
         answer = client.get(f"{url.rstrip('/')}/metrics")
     except httpx2.HTTPError as error:
-        raise Unavailable(f"no server answers at {url} ({error})") from error
+        raise Unavailable(
+            f"no server answers at {url} ({error}); start one with `weft serve MODEL`, or name another with --url"
+        ) from error
     if answer.status_code in _KEY_IS_WRONG:
         raise wrong_key(options.api_key)
     found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
