@@ -28,7 +28,7 @@ from weft.engine.nodes.link import (
     difference,
     read_link_secret,
 )
-from weft.engine.nodes.remote_client import RemoteClient
+from weft.engine.nodes.node_client import NodeClient
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -96,12 +96,12 @@ class NodeListener:
         tokenizer: Tokenizer,
         metrics: Metrics | None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
-    ) -> RemoteClient:
+    ) -> NodeClient:
         """See `Nodes`. An engine that fails to start or has another model is dropped, and the next is awaited."""
         while True:
             joined = await self._next(rank)
             try:
-                client = await RemoteClient.start_with(joined, tokenizer, metrics, on_loading)
+                client = await NodeClient.start_with(joined, tokenizer, metrics, on_loading)
                 [found] = await client.collective_rpc("fingerprint")
             except WeftError as error:
                 log.warning("engine %d has joined, and could not be started: %s", rank, error)

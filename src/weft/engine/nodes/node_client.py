@@ -1,4 +1,4 @@
-"""`RemoteClient`: the client of an engine on another node, over the connection by which the engine joined."""
+"""`NodeClient`: the client of an engine on another node, over the connection by which the engine joined."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from weft.text.tokenizer import Tokenizer
 _MAX_EVENTS = 32  # handled in one turn of the event loop
 
 
-class RemoteClient(ApartClient):
+class NodeClient(ApartClient):
     """Client of an engine on another machine; made by `start_with`, inside a running event loop. The client ends
     with the connection, and cannot be restarted.
     """
@@ -36,7 +36,7 @@ class RemoteClient(ApartClient):
         tokenizer: Tokenizer,
         metrics: Metrics | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
-    ) -> "RemoteClient":
+    ) -> "NodeClient":
         """Waits until the engine's model is loaded; see `ProcessClient.start`."""
         client = cls(joined, tokenizer, metrics)
         await client._wait_loaded(on_loading)
