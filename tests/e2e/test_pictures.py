@@ -1,4 +1,4 @@
-"""Pictures from a request to an answer, on small random models of Qwen's vision families."""
+"""Pictures from a request to an answer, on small random models of every family."""
 
 import base64
 import io
@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 import weft
 from tests.compute.vision_families import save_vision_model
@@ -39,9 +42,13 @@ def theirs(patch_size: int) -> Qwen2VLImageProcessorPil:
 @pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
 def saved(request, tmp_path_factory):
     """A model of transformers, and the directory that it is saved in with its processor and a tokenizer."""
-    directory = tmp_path_factory.mktemp(request.param)
-    model, name = save_vision_model(request.param, directory)
-    theirs(4).save_pretrained(directory)
+    return save_with(request.param, theirs(4), tmp_path_factory.mktemp(request.param))
+
+
+def save_with(family: str, processor, directory: Path):
+    """A model of transformers, and the directory that it is saved in with its processor and a tokenizer."""
+    model, name = save_vision_model(family, directory)
+    processor.save_pretrained(directory)
     path = Path(directory, "tokenizer.json")
     tokenizer = json.loads(path.read_text())
     vocab = tokenizer["model"]["vocab"]
@@ -77,17 +84,18 @@ def prompt(*seeds: int, before: str = "What is there? ") -> dict:
 def expected(model, token_ids: list[int], *seeds: int) -> list[int]:
     """Greedy tokens of transformers, with its own processor."""
     inputs = theirs(4)([picture(seed) for seed in seeds], return_tensors="np")
+    tensors = {name: torch.tensor(values) for name, values in inputs.items()}
+    return greedy(model, token_ids, "mm_token_type_ids", tensors)
+
+
+def greedy(model, token_ids: list[int], types: str | None, tensors: dict) -> list[int]:
+    """Greedy tokens of transformers; its argument `types` gets which tokens are rows of a picture."""
     ids = list(token_ids)
     for _ in range(GREEDY.max_tokens):
         tensor = torch.tensor([ids])
+        marks = {} if types is None else {types: (tensor == IMAGE).int()}
         with torch.no_grad():
-            logits = model(
-                input_ids=tensor,
-                use_cache=False,
-                pixel_values=torch.tensor(inputs["pixel_values"]),
-                image_grid_thw=torch.tensor(inputs["image_grid_thw"]),
-                mm_token_type_ids=(tensor == IMAGE).int(),
-            ).logits[0, -1]
+            logits = model(input_ids=tensor, use_cache=False, **tensors, **marks).logits[0, -1]
         ids.append(int(logits.argmax()))
     return ids[len(token_ids) :]
 
@@ -107,6 +115,54 @@ def test_greedy_tokens_are_those_of_transformers(saved, compute):
         [output] = llm.generate([prompt(1, 2)], GREEDY, use_tqdm=False)
         assert output.prompt_token_ids.count(IMAGE) == 2 * 15
         assert output.outputs[0].token_ids == expected(model, output.prompt_token_ids, 1, 2)
+
+
+FAMILIES = {
+    "gemma3": (
+        Gemma3ImageProcessorPil(
+            size={"height": 24, "width": 24},
+            do_pan_and_scan=True,
+            pan_and_scan_min_crop_size=16,
+            pan_and_scan_max_num_crops=4,
+            pan_and_scan_min_ratio_to_activate=1.2,
+        ),
+        "<|vision_start|>",
+        "token_type_ids",
+    ),
+    "idefics3": (
+        Idefics3ImageProcessorPil(size={"longest_edge": 48}, max_image_size={"longest_edge": 24}),
+        "<|image_pad|>",
+        None,
+    ),
+    "smolvlm": (
+        SmolVLMImageProcessorPil(size={"longest_edge": 36}, max_image_size={"longest_edge": 36}),
+        "<|image_pad|>",
+        None,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("budget", [512, 24])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_squares_and_tiles_answer_as_in_transformers(family, budget, tmp_path):
+    """Gemma 3's pictures, whose rows see each other, and tiles in rows and columns, whole and in chunks."""
+    processor, anchor, types = FAMILIES[family]
+    model, name = save_with(family, processor, tmp_path)
+    given = {
+        "prompt": f"What is\n{anchor}\n? Say it.",
+        "multi_modal_data": {"image": picture(1)},
+    }
+    with weft.LLM(name, **SETTINGS, max_num_batched_tokens=budget) as llm:
+        [output] = llm.generate([given], GREEDY, use_tqdm=False)
+        assert tokens_of(llm, given, given) == [output.outputs[0].token_ids] * 2
+    made = processor([picture(1)], return_tensors="np")
+    tensors = {
+        key: torch.tensor(made[key])
+        for key in ("pixel_values", "pixel_attention_mask")
+        if key in made
+    }
+    assert output.outputs[0].token_ids == greedy(model, output.prompt_token_ids, types, tensors)
 
 
 @pytest.mark.parametrize(

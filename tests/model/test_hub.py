@@ -131,14 +131,16 @@ def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
 
 @pytest.mark.slow
 def test_weights_of_any_name_are_downloaded(tmp_path):
-    """With what says how they were rounded, as older quantizers published them."""
+    """With what says how they were rounded, as older quantizers published them, and how pictures are prepared."""
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     (checkpoint / "model.safetensors").rename(checkpoint / "gptq_model-4bit-128g.safetensors")
     (checkpoint / "quantize_config.json").write_text('{"bits": 4, "group_size": 128}')
+    (checkpoint / "preprocessor_config.json").write_text("{}")
     home = tmp_path / "home"
     with serving_hub("someone/small", checkpoint.iterdir()) as environment:
         assert open_elsewhere(home, "someone/small", **environment) == "opened someone/small\n"
     assert list(home.rglob("quantize_config.json"))
+    assert list(home.rglob("preprocessor_config.json"))
     assert open_elsewhere(home, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
 
 

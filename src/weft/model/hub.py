@@ -17,6 +17,7 @@ from weft.model.fields import Fields, one_line, parse_object, read_bytes
 from weft.model.files.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
 from weft.model.gguf.open import SUFFIX as GGUF
 from weft.model.gguf.open import all_parts
+from weft.model.picture_settings import PREPROCESSOR, PROCESSOR
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
 from weft.model.quantized.config import QUANTIZATION_FILES
 from weft.model.tokenizers.bpe_files import BPE_FILES
@@ -31,6 +32,7 @@ _PATTERNS = [
     INDEX,
     "model-*.safetensors",
     *(MODULES, PROMPTS, *LENGTHS, "*_Pooling/config.json"),
+    *(PREPROCESSOR, PROCESSOR),
 ]
 _ANSWER_TIMEOUT_S = 5.0
 _MAX_DISCUSSIONS = 100
