@@ -82,7 +82,7 @@ def test_a_claimed_size_is_refused_before_decoding(size: tuple[int, int]) -> Non
 def test_bytes_of_no_known_format_are_refused(data: bytes) -> None:
     """Only the listed formats are read, whatever else Pillow knows."""
     with pytest.raises(
-        BadRequest, match="no picture in one of the formats PNG, JPEG, WEBP, GIF, BMP"
+        BadRequest, match="not a picture in one of the formats PNG, JPEG, WEBP, GIF, BMP"
     ):
         read(data)
 

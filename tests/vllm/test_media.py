@@ -263,7 +263,7 @@ async def test_tensors_that_the_model_cannot_take_are_refused(server, expected, 
     wrong = {
         "shape [3, 32, 32]": batch(pixels[:, :, :16], ids),
         "this model takes pixel_values": batch(pixels, ids, encoder_input_key="patches"),
-        "it is no input of an encoder": batch(
+        "the encoder has no such input": batch(
             pixels, ids, model_specific_tensors={"image_embeds": sizes}
         ),
         "got [1, 3, 32, 32]": batch(pixels, ids, model_specific_tensors={"n": sizes}, **flat),
@@ -300,7 +300,7 @@ def bomb() -> str:
     [
         (lambda: picture("http://example.com/a.png"), "is not among the hosts"),
         (lambda: picture("file:///etc/hostname"), "is no file below the directory"),
-        (lambda: picture("data:image/png;base64,AAAA"), "no picture in one of the formats"),
+        (lambda: picture("data:image/png;base64,AAAA"), "not a picture in one of the formats"),
         (lambda: picture(bomb()), "pixels"),
         (lambda: {"type": "image_url", "uuid": "never seen"}, "image"),
         (lambda: {"type": "text", "text": "<image>"}, "one for each image"),

@@ -69,7 +69,7 @@ def _size(data: bytes) -> tuple[int, int]:
     # Pillow's readers raise errors of many types for damaged files.
     except Exception:  # noqa: BLE001
         raise BadRequest(
-            WHAT, f"image: its bytes are no picture in one of the formats {', '.join(FORMATS)}"
+            WHAT, f"image: the bytes are not a picture in one of the formats {', '.join(FORMATS)}"
         ) from None
 
 

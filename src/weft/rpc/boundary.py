@@ -230,8 +230,8 @@ def _to_failure(name: str, error: Exception, context: Context) -> Failure:
         return to_status(error.code), to_detail(error), to_trailing(error)
     if context.cancelled() or isinstance(error, InternalError):
         # grpc raises InternalError if a message is sent on a call that has ended.
-        log.debug("%s: the caller went away", name, exc_info=error)
-        return StatusCode.CANCELLED, "the caller went away", ()
+        log.debug("%s: the client disconnected", name, exc_info=error)
+        return StatusCode.CANCELLED, "the client disconnected", ()
     incident = secrets.token_hex(8)
     log.error("%s failed, id=%s", name, incident, exc_info=error)
     return StatusCode.INTERNAL, f"internal error, id={incident}", ()

@@ -27,8 +27,14 @@ REFUSALS = MappingProxyType(
     {
         "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
         "Embed": (StatusCode.UNIMPLEMENTED, "the model generates text"),
-        "StartProfile": (StatusCode.UNIMPLEMENTED, "there is no --profiler-config"),
-        "StopProfile": (StatusCode.UNIMPLEMENTED, "there is no --profiler-config"),
+        "StartProfile": (
+            StatusCode.UNIMPLEMENTED,
+            "the server was started without --profiler-config",
+        ),
+        "StopProfile": (
+            StatusCode.UNIMPLEMENTED,
+            "the server was started without --profiler-config",
+        ),
         "GetTokenizer": (StatusCode.FAILED_PRECONDITION, "the model has no tokenizer"),
         "SubscribeKvEvents": (StatusCode.UNIMPLEMENTED, "prefix caching is off"),
     }

@@ -48,7 +48,7 @@ def server_span(
         raise
     except asyncio.CancelledError:
         code = StatusCode.CANCELLED
-        span.fail("the caller went away")
+        span.fail("the client disconnected")
         raise
     except BaseException:
         code = StatusCode.INTERNAL

@@ -109,7 +109,9 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     known = {field.name for field in dataclasses.fields(arguments)}
     for name in settings:
         if name not in known:
-            raise ConfigError(f"--engine-args: {name} is no argument of vLLM {RELEASE}'s engine")
+            raise ConfigError(
+                f"--engine-args: {name} is not an argument of vLLM {RELEASE}'s engine"
+            )
     # vLLM converts some of these to objects itself, and the others only in its command-line parser.
     objects = {name: value for name, value in settings.items() if isinstance(value, dict)}
     words = [f"{spelled(name)}={json.dumps(value)}" for name, value in objects.items()]

@@ -96,8 +96,8 @@ async def test_items_that_are_left_out_are_named():
             extra_body={"client_metadata": {"session_id": "1"}},
         )
     assert made.headers["warning"] == (
-        '299 - "web_search_call is left out of the input: no model here can read it", '
-        '299 - "encrypted reasoning is left out of the input: no model here can read it"'
+        '299 - "web_search_call is removed from the input: the model of this server cannot read it", '
+        '299 - "encrypted reasoning is removed from the input: the model of this server cannot read it"'
     )
 
 

@@ -138,7 +138,7 @@ async def test_every_field_reaches_the_engine(site):
         ({"response_format": "diarized_json"}, "response_format", "speakers"),
         ({"response_format": "x"}, "response_format", "json, text, verbose_json"),
         ({"response_format": "verbose_json", "stream": "1"}, "response_format", "stream"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "words have no times"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "timestamps of words"),
         ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]", "verbose_json"),
         ({"stream_include_usage": "true"}, "stream_include_usage", "needs stream"),
         ({"use_beam_search": "true"}, "use_beam_search", "beam search"),

@@ -208,7 +208,8 @@ def to_extra_args(
     """
     if given and given.get("do_chunked_transfer") and not is_announced:
         raise BadRequest(
-            KEY, f"{KEY}: do_chunked_transfer goes with streams of /inference/v1/generate alone"
+            KEY,
+            f"{KEY}: do_chunked_transfer is only supported for streams of /inference/v1/generate",
         )
     return {KEY: given} if given else None
 

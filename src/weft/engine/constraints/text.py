@@ -44,7 +44,7 @@ def to_grammar_text(
         case "structural_tag":
             return structural_tag.to_grammar(json.loads(value), special_ids)
         case _:
-            raise ValueError(f"there is no constraint {kind}")
+            raise ValueError(f"unknown constraint {kind}")
 
 
 def _json_grammar(given: dict[str, Any], whitespace_pattern: str | None) -> str:

@@ -40,7 +40,7 @@ class CountedStream:
         return self._num_tokens[index], self._reasons[index]
 
     def push(self, output: SequenceOutput) -> bool:
-        """Counts an output of the engine; returns False, because there are no stop strings here."""
+        """Counts an output of the engine; returns False, because this stream has no stop strings."""
         self._num_tokens[output.index] += len(output.token_ids)
         reason = output.finish_reason
         if output.pooled is not None:

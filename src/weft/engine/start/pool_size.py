@@ -120,7 +120,7 @@ def _too_large(demand: Demand, num_blocks: int) -> str:
         usual = max(least, _default_blocks(demand))
         remedies = [_flags(demand, demand.max_model_len, size) for size in (usual, most)]
     return (
-        f"the KV pool asked for takes {format_bytes(num_blocks * demand.block_bytes)}, but beside the "
+        f"the requested KV pool needs {format_bytes(num_blocks * demand.block_bytes)}, but beside the "
         f"{demand.takers} ({format_bytes(demand.other_bytes)}) only {format_bytes(demand.limit_bytes)} of memory are "
         f"free; try {' or '.join(remedies)}"
     )

@@ -41,7 +41,7 @@ class ModelForward:
     ) -> Rows:
         """Launches a plan whose pending tokens are at these places in the sampled tokens of the step before."""
         runner: object = self._model.runner
-        assert isinstance(runner, AsyncRunner), "only such a runner's steps are followed in flight"
+        assert isinstance(runner, AsyncRunner), "the runner must implement AsyncRunner"
         batch = plan.to_batch(self._block_size, sampled_places)
         if batch.token_sources is None:
             return runner.forward(batch)
@@ -50,5 +50,5 @@ class ModelForward:
     def wait(self, rows: Rows) -> None:
         """Waits until the step that returned these rows is computed."""
         runner: object = self._model.runner
-        assert isinstance(runner, AsyncRunner), "only such a runner's steps are in flight"
+        assert isinstance(runner, AsyncRunner), "the runner must implement AsyncRunner"
         runner.wait(rows)

@@ -13,7 +13,7 @@ from weft.media.processors.patches import to_patches
 
 def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) -> None:
     """Fills in the outputs, one item after the other: the tower's work on an item is bounded, that on all is not."""
-    assert isinstance(runner, TowerRunner), "only such a runner's model takes pictures"
+    assert isinstance(runner, TowerRunner), "the runner's model must accept pictures"
     for output in outputs:
         patches, grids = to_patches(output.item.tiles, config.settings.pixels)
         rows = runner.encode(TowerInputs(patches, grids))

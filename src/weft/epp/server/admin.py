@@ -142,7 +142,7 @@ class AdminServer:
         except ValueError:
             return _text(400, "not a path")
         if self._num_answered > _MAX_ANSWERED and target.path not in self._public:
-            return _text(503, f"{_MAX_ANSWERED} requests are being answered; try again")
+            return _text(503, f"{_MAX_ANSWERED} requests are running; try again")
         if (refusal := await self._refusal(target.path, head)) is not None:
             return refusal
         render = self._pages.get(target.path)

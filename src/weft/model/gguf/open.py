@@ -271,11 +271,13 @@ def _match(
     for plan in layout:
         found = tensors.get(plan.source)
         if found is None:
-            raise ConfigError(f"{path}: tensor {plan.source} is missing; its metadata asks for it")
+            raise ConfigError(
+                f"{path}: tensor {plan.source} is missing, but the metadata requires it"
+            )
         shape = found.shape
         if _without_ones(shape) != _without_ones(plan.stored_shape):
             raise ConfigError(
-                f"{found.path}: tensor {plan.source} has shape {list(shape)}; its metadata asks for "
+                f"{found.path}: tensor {plan.source} has shape {list(shape)}; the metadata requires "
                 f"{list(plan.stored_shape)}"
             )
         if (len(shape) == 1 or len(plan.shape) == 1) and found.type.dtype is None:

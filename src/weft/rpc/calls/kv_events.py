@@ -32,7 +32,7 @@ class KvEventsCall:
     ) -> None:
         """Serves one subscriber until it disconnects or the engine ends."""
         if not self._client.info.has_kv_events:
-            raise Unsupported("there are no prefix-cache events: prefix caching is off")
+            raise Unsupported("prefix-cache events are not available: prefix caching is off")
         batches = self._client.subscribe_kv_events(request.start_sequence_number)
         subscriber = _Subscriber(self._client, max_load_age_s=self._heartbeat_s)
         # An older subscriber would mistake a load record before the first batch for a repeated batch.

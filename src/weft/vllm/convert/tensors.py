@@ -80,7 +80,7 @@ def check_names(given: MediaTensors, form: ItemForm) -> None:
         )
     for name in given.tensors:
         if name.endswith(_AROUND_ENCODER) or name == "self":
-            raise _refused(name, "it is no input of an encoder")
+            raise _refused(name, "the encoder has no such input")
 
 
 def layout(name: str, given: MediaTensors) -> tuple[Layout, str | None]:

@@ -62,5 +62,5 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         probe(
             "/readyz", ready, "200 once requests are answered; 503 before, and when shutting down."
         ),
-        probe("/startupz", startup, "How far the start has come; always 200."),
+        probe("/startupz", startup, "Progress of the start; always 200."),
     )

@@ -65,17 +65,20 @@ REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]
         "inference_geo": ((), "the server runs in one place"),
         "service_tier": (("auto", "standard_only"), "all requests have the same service tier"),
     },
-    OutputConfig: {"task_budget": ((), "there is no budget beyond max_tokens")},
+    OutputConfig: {"task_budget": ((), "the only supported budget is max_tokens")},
     Citations: {"enabled": ((False,), "citations are not offered")},
     ToolBody: {
-        "allowed_callers": ((["direct"],), "only the model itself calls tools"),
+        "allowed_callers": (
+            (["direct"],),
+            "tool calls by programs are not supported; the model calls tools",
+        ),
     },
     ToolUseBlock: {"toolset_name": ((), _TOOLSETS)},
     ToolResultBlock: {"toolset_name": ((), _TOOLSETS)},
 }
 
 _TEXT_ONLY = "this server reads text only"
-_SERVER_TOOL = "this server runs no tools of its own"
+_SERVER_TOOL = "this server does not run tools"
 
 # Known kinds of blocks, with the reason why they are refused.
 REFUSED_BLOCKS: Mapping[str, str] = {

@@ -86,7 +86,7 @@ class HttpServer:
         self.set_not_serving()
         if not await self._state.wait_idle(timeout_s):
             log.warning(
-                "cutting %d HTTP requests that did not finish in time", self._state.num_open
+                "aborting %d HTTP requests that did not finish in time", self._state.num_open
             )
         await self.stop()
 

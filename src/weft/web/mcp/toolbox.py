@@ -86,7 +86,7 @@ class Toolbox:
         except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
-            message = "the arguments are no object of JSON"
+            message = "the arguments must be a JSON object"
             return failed("mcp_protocol_error", _INVALID_PARAMS, message)
         return await tool.session.call(name, decoded)
 

@@ -226,7 +226,9 @@ async def prepare_all(
         raise BadRequest("n", f"n must be at most {served.options.max_n}, got {params.n}")
     _check_num_answers(len(given), params.n)
     if params.extra_args is not None and len(given) > 1:
-        raise BadRequest("kv_transfer_params", "kv_transfer_params goes with one prompt")
+        raise BadRequest(
+            "kv_transfer_params", "kv_transfer_params is only supported for a single prompt"
+        )
     options = msgspec.structs.replace(
         call.request_options(body.priority),
         tokenization_kwargs=tokenization_kwargs(

@@ -99,7 +99,9 @@ def beyond_api(body: ResponsesBody) -> Iterable[Deviation]:
 
 
 def _left_out(kind: str) -> Deviation:
-    return Deviation("input", f"{kind} is left out of the input: no model here can read it")
+    return Deviation(
+        "input", f"{kind} is removed from the input: the model of this server cannot read it"
+    )
 
 
 def to_response(

@@ -11,10 +11,10 @@ from weft.web.inference.fields import refuse_unsupported
 from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER
 
 # Accepted with any value, and not returned in the response.
-LABELS: Mapping[str, str] = {"client_metadata": "what Codex says of its session"}
+LABELS: Mapping[str, str] = {"client_metadata": "information of Codex about its session"}
 # `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only returned in the response.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "access_programs": (({},), "there are no access programs"),
+    "access_programs": (({},), "access programs are not supported"),
     "context_management": (([],), "contexts are not compacted"),
     "conversation": ((), "conversations are not stored; chain responses by previous_response_id"),
     "enable_response_messages": ((False,), "prompts are not repeated in answers"),
@@ -38,14 +38,20 @@ _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "allowed_callers": ((["direct"],), "only the model itself calls tools"),
+    "allowed_callers": (
+        (["direct"],),
+        "tool calls by programs are not supported; the model calls tools",
+    ),
     "async": ((False,), "the client sends a call's output in its next request"),
     "connector_id": (
         (),
-        "there are no connectors; servers are named by server_url or server_label",
+        "connectors are not supported; name the MCP server by server_url or server_label",
     ),
     "output_schema": ((), "outputs of tools are not checked against a schema"),
-    "tunnel_id": ((), "there are no tunnels; servers are named by server_url or server_label"),
+    "tunnel_id": (
+        (),
+        "tunnels are not supported; name the MCP server by server_url or server_label",
+    ),
 }
 # Fields that only tools of servers have; the others are for functions only.
 _OF_SERVERS = frozenset(

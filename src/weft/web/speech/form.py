@@ -18,8 +18,8 @@ _NO_BEAMS = "beam search is for chat and text completions"
 # By name: the values that have no effect here, and why any other value is refused.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "chunking_strategy": (("auto",), "a long recording is always cut at quiet places"),
-    "include[]": (([],), "log-probabilities come with verbose_json alone, as averages"),
-    "include_stop_str_in_output": ((False,), "there are no stop strings"),
+    "include[]": (([],), "log-probabilities are supported only with verbose_json, as averages"),
+    "include_stop_str_in_output": ((False,), "stop strings are not supported"),
     "known_speaker_names[]": (([],), _SPEAKERS),
     "known_speaker_references[]": (([],), _SPEAKERS),
     "length_penalty": ((1.0,), _NO_BEAMS),
@@ -80,7 +80,8 @@ def _check_granularities(form: TranscriptionForm) -> None:
     for each in form.timestamp_granularities:
         if each != "segment":
             raise BadRequest(
-                name, f"{name} must be segment, got {each[:40]!a}: words have no times here"
+                name,
+                f"{name} must be segment, got {each[:40]!a}: timestamps of words are not supported",
             )
     if form.timestamp_granularities and form.response_format != VERBOSE:
         raise BadRequest(name, f"{name} needs response_format to be {VERBOSE}")
