@@ -14,8 +14,8 @@ from weft.core.values.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.schema.sampling import SamplingFields
 
-# The declaration, the choice, its arithmetic in C++ and on a card, the arrays between them, and GGUF's own names.
-MAX_FILES = 10
+# The declaration, the choice, its arithmetic in C++ and on a GPU, arrays between them, and names of GGUF and Ollama.
+MAX_FILES = 12
 # OpenAI's and Anthropic's APIs have these in answers and in bodies of their own, and echo models read one.
 OF_OTHER_APIS = {"temperature", "top_p"}
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,8 +42,13 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
     }
     assert declared <= found
     arithmetic = found - declared
-    # Beside the arithmetic: the arrays of a step by their names, and GGUF's own names for the same.
-    others = ("cpp/python/sampling.cpp", "src/weft/model/gguf/sampling.py")
+    # Other files may name it too: the arrays of a step, and the names of GGUF and of Ollama's options.
+    others = (
+        "cpp/python/sampling.cpp",
+        "src/weft/model/gguf/sampling.py",
+        "src/weft/schema/ollama.py",
+        "src/weft/web/ollama/options.py",
+    )
     assert all(
         path.startswith(("src/weft/compute/", "cpp/sample/", *others)) for path in arithmetic
     )

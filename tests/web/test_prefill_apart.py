@@ -88,7 +88,10 @@ async def test_what_one_server_answers_goes_unchanged_to_the_other(path):
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "needs remote_engine_id"),
         ({"kv_transfer_params": {**LEND, "do_chunked_transfer": True}}, "/inference/v1/generate"),
         ({"kv_transfer_params": {"x": 1}}, "unknown field `x`"),
-        ({"kv_transfer_params": LEND, "prompt": [PROMPT, PROMPT]}, "only supported for a single prompt"),
+        (
+            {"kv_transfer_params": LEND, "prompt": [PROMPT, PROMPT]},
+            "only supported for a single prompt",
+        ),
         ({"kv_transfer_params": LEND, "use_beam_search": True}, "use_beam_search"),
     ],
 )
