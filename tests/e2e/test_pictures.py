@@ -20,7 +20,10 @@ from tests.web.anthropic.calls import create
 from tests.web.openai.calls import CHAT, answer
 from tests.web.serving import serving
 from weft.core.errors import BadRequest
-from weft.core.values.types import SamplingParams
+from weft.core.values.types import RequestOptions, SamplingParams
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.request import to_generation
 
 IMAGE, START, END = 300, 301, 302
 TOKENS = {IMAGE: "<|image_pad|>", START: "<|vision_start|>", END: "<|vision_end|>"}
@@ -240,6 +243,25 @@ async def test_every_api_answers_pictures_alike(saved):
     assert (
         message["usage"]["input_tokens"] + message["usage"].get("cache_read_input_tokens", 0) == 46
     )
+
+
+async def test_grpc_takes_pictures_by_address(saved):
+    """`media_refs` stand at the anchors of the text, and the model says that it sees."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        body = await answer(served, CHAT, chat(image(1)))
+        ref = pb.MediaRef(modality=common_pb2.IMAGE, url=url(picture(1)))
+        message = pb.GenerateRequest(
+            text="What is it? <|vision_start|><|image_pad|><|vision_end|>",
+            media_refs=pb.MediaRefs(items=[ref]),
+            sampling_params=pb.SamplingParams(temperature=0.0, max_tokens=8),
+        )
+        client = served.client
+        call = to_generation(message, client.info.limits, client.model_config.media)
+        request = await client.prepare(call.prompt, call.params, RequestOptions(request_id="g"))
+        token_ids = [t async for out in client.run(request) for t in out.outputs[0].token_ids]
+        assert client.model_config.is_multimodal_model
+        text = served.tokenizer.decode(token_ids)
+    assert text == body["choices"][0]["message"]["content"]
 
 
 async def test_a_known_picture_is_named_by_its_uuid(saved):
