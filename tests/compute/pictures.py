@@ -83,7 +83,9 @@ class PictureSequence:
     def run(self, cuts, *, block_size: int = 16, first_block: int = 0) -> np.ndarray:
         """Logits of all tokens, computed in steps that end at `cuts`."""
         count = -(-512 // block_size)
-        self._runner.allocate_kv(num_blocks=count + first_block, block_size=block_size)
+        self._runner.allocate_kv(
+            num_blocks=count + first_block, block_size=block_size, num_state_slots=1
+        )
         self._blocks = list(range(first_block, count + first_block))
         self._block_size = block_size
         bounds = [0, *cuts, len(self.token_ids)]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
-from tests.compute.families import SIZES, draw, save
+from tests.compute.families import DELTA, QWEN_EXPERTS, SIZES, draw, save
 from tests.compute.pictures import PicturePrompt
 
 TEXT = {
@@ -83,7 +83,35 @@ SIGLIP = {
     "num_attention_heads": 3,
     "patch_size": 4,
 }
+_GATED = {
+    **TEXT,
+    **DELTA,
+    "num_hidden_layers": 4,
+    "head_dim": 64,
+    "rope_parameters": {**TEXT["rope_parameters"], "partial_rotary_factor": 0.25},
+}
 CASES |= {
+    "qwen3_5": (
+        "qwen3_5",
+        {
+            **IDS,
+            "text_config": _GATED,
+            "vision_config": {**QWEN, "num_position_embeddings": 25},
+        },
+    ),
+    "qwen3_5_moe": (
+        "qwen3_5_moe",
+        {
+            **IDS,
+            "text_config": {
+                **_GATED,
+                **QWEN_EXPERTS,
+                "num_experts": 6,
+                "num_experts_per_tok": 3,
+            },
+            "vision_config": {**QWEN, "num_position_embeddings": 25},
+        },
+    ),
     "gemma3": (
         "gemma3",
         {

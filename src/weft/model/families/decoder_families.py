@@ -21,9 +21,6 @@ from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
 
-# Families whose config contains the config of their text model.
-NESTED = frozenset({"qwen3_5", "qwen3_5_moe"})
-
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         **LLAMA_FAMILIES,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
-from weft.model.families.decoder_families import FAMILIES, NESTED
+from weft.model.families.decoder_families import FAMILIES
 from weft.model.families.encoder_families import ENCODER_FAMILIES, read_activation
 from weft.model.families.experts import with_experts
 from weft.model.families.family import GROUP_KEYS, Bias, Family
@@ -112,8 +112,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             f"(docs/reference/models.md); encoders: {', '.join(ENCODER_FAMILIES)}. "
             "vLLM may run it: `weft serve MODEL --engine vllm` (docs/engines.md)"
         )
-    is_nested = model_type in NESTED or family.tower is not None
-    inner = top.object("text_config") if is_nested else None
+    inner = top.object("text_config") if family.tower is not None else None
     source = top.values if inner is None else {**_top_level(top), **inner.values, **_tie(top)}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from weft.model.families.delta import DELTA, DELTA_KEYS
 from weft.model.families.family import ExpertsRule, Family
+from weft.model.families.lineages.qwen_vl import QWEN3_5_TOWER
 from weft.model.families.names import QWEN_DELTA, QWEN_NEXT
 from weft.model.families.rope import RopeRules
 from weft.model.spec import QkNorm
@@ -65,12 +66,13 @@ _QWEN35_MOE = replace(
 
 
 def _with_vision(row: Family) -> Family:
-    """Returns the row for the text model of a family with vision."""
+    """Returns the row for a family with vision."""
     return replace(
         row,
         architecture=row.architecture.replace("ForCausalLM", "ForConditionalGeneration"),
         prefixes=("model.language_model.",),
-        ignored_tensors=("mtp.", "model.visual."),
+        rope=replace(row.rope, sections=(11, 11, 10), has_interleaved_sections=True),
+        tower=QWEN3_5_TOWER,
     )
 
 

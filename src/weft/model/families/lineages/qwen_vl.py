@@ -53,6 +53,11 @@ _TOKENS = {
     "vision_start_token_id": 151652,
     "vision_end_token_id": 151653,
 }
+_TOKENS_3_5 = {
+    "image_token_id": 248056,
+    "vision_start_token_id": 248053,
+    "vision_end_token_id": 248054,
+}
 _BLOCKS = {
     "project.patch.down": "@patch_embed.proj",
     "layer": "@blocks.{}.",
@@ -85,6 +90,14 @@ def _read_3(top: Fields, vision: Fields, _: int) -> TowerSpec:
         resampling=Resampling.CORNERS,
         deepstack_layers=read_layer_list(vision, "deepstack_visual_indexes", common.num_layers),
     )
+
+
+def _read_3_5(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    if vision.values.get("deepstack_visual_indexes"):
+        vision.refuse("deepstack_visual_indexes", "left out, or an empty list, for this family")
+    top = Fields({**_TOKENS_3_5, **top.values}, top.where)
+    vision = Fields({**vision.values, "deepstack_visual_indexes": []}, vision.where)
+    return _read_3(top, vision, hidden_size)
 
 
 def _common(top: Fields, vision: Fields) -> TowerSpec:
@@ -144,6 +157,7 @@ _TOWER_3 = TowerRow(
     towers=("visual.",),
     has_frames=True,
 )
+QWEN3_5_TOWER = replace(_TOWER_3, read=_read_3_5)
 
 QWEN_VL_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
