@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,7 +30,14 @@ BAD_CONFIGS = [
     ({"hidden_act": "mish"}, "hidden_act"),
     ({"patch_size": 5}, "patch_embed.proj.weight has shape"),
 ]
+_NUM_TEXT = 300  # tokens before those of pictures, which no text continues with
 _BACKENDS = ("reference", "native")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Returns the model of a case and its directory, made once for all tests."""
+    return cache(lambda name: save_vision_model(name, tmp_path_factory.mktemp("checkpoint")))
 
 
 def _grids(tower):
@@ -47,12 +55,12 @@ def _grids(tower):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", _BACKENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_logits_and_greedy_tokens_with_pictures_agree_with_transformers(name, compute, tmp_path):
+def test_logits_and_greedy_tokens_with_pictures_agree_with_transformers(name, compute, checkpoints):
     """Every logit is within 1e-3 and every greedy token is the same, after several pictures with text around them.
 
     Errors grow with the states of delta nets, with pictures as without: 4e-3 for such models.
     """
-    model, directory = save_vision_model(name, tmp_path)
+    model, directory = checkpoints(name)
     runner = load_runner(open_model(directory), max_model_len=512, compute=compute)
     rng = np.random.default_rng(3)
     grids = _grids(runner.spec.tower)
@@ -61,22 +69,24 @@ def test_logits_and_greedy_tokens_with_pictures_agree_with_transformers(name, co
     sequence = PictureSequence(runner, prompt)
     logits = [sequence.run(())]
     for _ in range(6):
-        logits.append(sequence.follow(int(logits[-1].reshape(-1, 320)[-1].argmax()))[None])
+        logits.append(sequence.follow(int(logits[-1][-1, :_NUM_TEXT].argmax()))[None])
 
     expected = logits_of(model, prompt, sequence.token_ids)
     got = np.concatenate(logits)
     assert np.abs(got - expected).max() <= (4e-3 if runner.spec.slot_size else 1e-3)
     assert expected.std() > 0.5  # flat logits would agree about nothing
     length = len(prompt.token_ids)
-    assert expected[length - 1 : -1].argmax(axis=1).tolist() == sequence.token_ids[length:]
+    assert (
+        expected[length - 1 : -1, :_NUM_TEXT].argmax(axis=1).tolist() == sequence.token_ids[length:]
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", _BACKENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_rows_of_a_picture_do_not_depend_on_others(name, compute, tmp_path):
+def test_rows_of_a_picture_do_not_depend_on_others(name, compute, checkpoints):
     """The rows of a grid have the same bits alone, first, and last among others."""
-    _, directory = save_vision_model(name, tmp_path)
+    _, directory = checkpoints(name)
     runner = load_runner(open_model(directory), max_model_len=512, compute=compute)
     tower = runner.spec.tower
     rng = np.random.default_rng(4)
@@ -94,9 +104,9 @@ def test_rows_of_a_picture_do_not_depend_on_others(name, compute, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", _BACKENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_chunks_of_a_prompt_with_pictures_change_no_bit(name, compute, tmp_path):
+def test_chunks_of_a_prompt_with_pictures_change_no_bit(name, compute, checkpoints):
     """A prompt that is cut inside its pictures gives the bits of the whole prompt, wherever its blocks are."""
-    _, directory = save_vision_model(name, tmp_path)
+    _, directory = checkpoints(name)
     runner = load_runner(open_model(directory), max_model_len=512, compute=compute)
     rng = np.random.default_rng(5)
     prompt = picture_prompt(runner.spec, (4, 2, 3, 6), _grids(runner.spec.tower), rng)
@@ -109,9 +119,9 @@ def test_chunks_of_a_prompt_with_pictures_change_no_bit(name, compute, tmp_path)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
-def test_rows_in_bfloat16_are_near_those_in_float32(name, tmp_path):
+def test_rows_in_bfloat16_are_near_those_in_float32(name, checkpoints):
     """A tower in bfloat16 differs from float32 by what its type rounds, beside a text model in int8."""
-    _, directory = save_vision_model(name, tmp_path)
+    _, directory = checkpoints(name)
     whole = load_runner(open_model(directory), max_model_len=512, compute="reference")
     rounded = load_runner(
         open_model(directory, dtype="bfloat16"), max_model_len=512, quantization="int8"
@@ -125,9 +135,9 @@ def test_rows_in_bfloat16_are_near_those_in_float32(name, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", _BACKENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_text_alone_agrees_with_transformers(name, compute, tmp_path):
+def test_text_alone_agrees_with_transformers(name, compute, checkpoints):
     """A checkpoint with a tower serves text, through plain steps without positions in three rows."""
-    model, directory = save_vision_model(name, tmp_path)
+    model, directory = checkpoints(name)
     runner = load_runner(open_model(directory), max_model_len=512, compute=compute)
     ids = np.random.default_rng(8).integers(0, 290, 60).tolist()
     with torch.no_grad():
@@ -163,9 +173,9 @@ def test_configs_that_contradict_themselves_are_refused(settings, says, tmp_path
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", _BACKENDS)
-def test_inputs_that_contradict_each_other_are_refused(compute, tmp_path):
+def test_inputs_that_contradict_each_other_are_refused(compute, checkpoints):
     """Wrong widths, types, counts and grids are errors that say what is allowed."""
-    _, directory = save_vision_model("qwen3_vl", tmp_path)
+    _, directory = checkpoints("qwen3_vl")
     runner = load_runner(open_model(directory), max_model_len=512, compute=compute)
     inputs = picture_prompt(runner.spec, (0, 0), ((1, 4, 4),), np.random.default_rng(6)).inputs
     make = type(inputs)

@@ -140,6 +140,80 @@ CASES |= {
             "vision_config": {**SIGLIP, "image_size": 16, "vision_use_head": False},
         },
     ),
+    "llava with Pixtral's tower": (
+        "llava",
+        {
+            "image_token_index": 300,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "text_config": {**SIZES, "model_type": "mistral", "sliding_window": None},
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "pixtral",
+                "num_attention_heads": 4,
+                "image_size": 64,
+            },
+        },
+    ),
+    "llava with Pixtral's tower, no biases, SiLU": (
+        "llava",
+        {
+            "image_token_index": 300,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "multimodal_projector_bias": False,
+            "projector_hidden_act": "silu",
+            "text_config": {**SIZES, "model_type": "mistral", "sliding_window": 30},
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "pixtral",
+                "num_attention_heads": 3,
+                "hidden_act": "silu",
+                "image_size": 64,
+                "rope_parameters": {"rope_type": "axial", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "lfm2_vl": (
+        "lfm2_vl",
+        {
+            "image_token_id": 300,
+            "projector_hidden_size": 56,
+            "text_config": {
+                **SIZES,
+                "model_type": "lfm2",
+                "full_attn_idxs": [1, 3],
+                "block_multiple_of": 16,
+            },
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "siglip2_vision_model",
+                "num_patches": 16,
+                "vision_use_head": False,
+            },
+        },
+    ),
+    "lfm2_vl, no norm and no biases, wide merge, a fine grid of positions": (
+        "lfm2_vl",
+        {
+            "image_token_id": 300,
+            "projector_hidden_size": 40,
+            "projector_use_layernorm": False,
+            "projector_bias": False,
+            "downsample_factor": 3,
+            "text_config": {
+                **SIZES,
+                "model_type": "lfm2",
+                "full_attn_idxs": [1, 3],
+                "block_multiple_of": 16,
+            },
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "siglip2_vision_model",
+                "num_patches": 400,
+            },
+        },
+    ),
     "idefics3": (
         "idefics3",
         {
@@ -165,7 +239,9 @@ CASES |= {
 def make_vision_model(model_type: str, settings: dict) -> PreTrainedModel:
     """A small model whose weights are all drawn, those of the tower too."""
     config = AutoConfig.for_model(model_type, **settings)
-    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+    with torch.random.fork_rng(devices=[]):  # some vectors keep a part of what they are made with
+        torch.manual_seed(2)
+        model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
     return draw(model.float().eval())
 
 
@@ -192,6 +268,13 @@ def _inputs(model: PreTrainedModel, prompt: PicturePrompt, ids: torch.Tensor) ->
             return inputs | {"pixel_values": pixels, "token_type_ids": is_picture}
         case "idefics3" | "smolvlm":
             return inputs | _padded(_pixels(model, patches, grids))
+        case "llava":
+            size = model.config.vision_config.patch_size
+            pixels = _padded(_pixels(model, patches, grids))["pixel_values"][0]
+            sizes = torch.tensor([[h * size, w * size] for _, h, w in grids])
+            return inputs | {"pixel_values": pixels, "image_sizes": sizes}
+        case "lfm2_vl":
+            return inputs | _flat(model, _pixels(model, patches, grids))
         case _:
             return inputs | {
                 "pixel_values": patches,
@@ -216,9 +299,29 @@ def _pixels(model: PreTrainedModel, patches: torch.Tensor, grids: list) -> list[
 
 
 def _merge(config: AutoConfig, rows: int) -> int:
-    if config.model_type == "gemma3":
-        return rows // int(config.mm_tokens_per_image**0.5)
-    return config.scale_factor
+    match config.model_type:
+        case "gemma3":
+            return rows // int(config.mm_tokens_per_image**0.5)
+        case "llava":
+            return 1
+        case "lfm2_vl":
+            return config.downsample_factor
+        case _:
+            return config.scale_factor
+
+
+def _flat(model: PreTrainedModel, pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Patches row by row, pixel by pixel, filled up to one number of patches."""
+    size = model.config.vision_config.patch_size
+    shapes = torch.tensor([[one.shape[2] // size, one.shape[3] // size] for one in pictures])
+    most = int(shapes.prod(1).max())
+    pixels = torch.zeros(len(pictures), most, 3 * size**2)
+    is_real = torch.zeros(len(pictures), most, dtype=torch.int)
+    for place, (one, (rows, columns)) in enumerate(zip(pictures, shapes.tolist(), strict=True)):
+        split = one[0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0)
+        pixels[place, : rows * columns] = split.reshape(rows * columns, -1)
+        is_real[place, : rows * columns] = 1
+    return {"pixel_values": pixels, "spatial_shapes": shapes, "pixel_attention_mask": is_real}
 
 
 def _padded(pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:

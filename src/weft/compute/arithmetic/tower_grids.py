@@ -81,6 +81,8 @@ def learned_positions(spec: TowerSpec, table: FloatArray, grid: Grid) -> FloatAr
             at = row * side + column
         case Resampling.CORNERS:
             return _bilinear(table, side, grid, index)
+        case Resampling.SMOOTH:
+            return _smooth(table, side, grid)[index[:, 0], index[:, 1]]
         case _:
             assert_never(spec.resampling)
     rows: FloatArray = table[at]
@@ -107,6 +109,24 @@ def _bilinear(table: FloatArray, side: int, grid: Grid, index: Index) -> FloatAr
             weight = row_weight[index[:, 0]] * column_weight[index[:, 1]]
             result += table[at] * weight[:, None]
     return result
+
+
+def _smooth(table: FloatArray, side: int, grid: Grid) -> FloatArray:
+    """Returns the learned grid resampled to [rows, columns, hidden]."""
+    by_row, by_column = (_smooth_weights(size, side) for size in grid[1:])
+    rows = (by_row @ table.reshape(side, -1)).reshape(grid[1], side, -1)
+    resampled: FloatArray = np.matmul(by_column, rows)
+    return resampled
+
+
+def _smooth_weights(size: int, side: int) -> FloatArray:
+    """Returns the weight of each learned position for each place along a side, [size, side]."""
+    scale = np.float32(side) / np.float32(size)
+    centres = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    away = np.abs(np.arange(side, dtype=np.float32) - centres[:, None])
+    weights = np.maximum(1 - away / max(scale, np.float32(1)), 0).astype(np.float32)
+    normalized: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+    return normalized
 
 
 def _taps(size: int, side: int) -> list[tuple[Index, FloatArray]]:

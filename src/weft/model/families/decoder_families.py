@@ -12,14 +12,15 @@ from weft.model.families.lineages.gemma import GEMMA_FAMILIES
 from weft.model.families.lineages.glm import GLM_FAMILIES
 from weft.model.families.lineages.gpt import GPT_FAMILIES
 from weft.model.families.lineages.granite import GRANITE_FAMILIES
-from weft.model.families.lineages.idefics import IDEFICS_FAMILIES
 from weft.model.families.lineages.layer_norm import LAYER_NORM_FAMILIES
 from weft.model.families.lineages.lfm import LFM_FAMILIES
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
 from weft.model.families.lineages.olmo import OLMO_FAMILIES
+from weft.model.families.lineages.pixtral import PIXTRAL_FAMILIES
 from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
+from weft.model.families.lineages.siglip import IDEFICS_FAMILIES
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -37,5 +38,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         **QWEN_DELTA_FAMILIES,
         **QWEN_VL_FAMILIES,
         **IDEFICS_FAMILIES,
+        **PIXTRAL_FAMILIES,
     }
 )

@@ -3,7 +3,7 @@ refused.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
@@ -16,9 +16,8 @@ from weft.model.families.layers import FULL, SLIDING, read_layers, windows_in_us
 from weft.model.families.mamba import MAMBA_KEYS
 from weft.model.families.rope import context_length, read_sections
 from weft.model.fields import Fields, shown
-from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, QkNorm
+from weft.model.spec import ModelSpec, NormPlacement, QkNorm
 from weft.model.switches import Activation, Norm
-from weft.model.towers.spec import TowerSpec
 
 _MAX_WIDTH = 2**24
 
@@ -113,6 +112,8 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             "vLLM may run it: `weft serve MODEL --engine vllm` (docs/engines.md)"
         )
     inner = top.object("text_config") if family.tower is not None else None
+    if inner is not None and family.text_types:
+        _check_text_type(inner, family.text_types)
     source = top.values if inner is None else {**_top_level(top), **inner.values, **_tie(top)}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
@@ -149,6 +150,11 @@ def _top_level(top: Fields) -> dict[str, object]:
     """Returns keys of a nested config that apply to its text part as well."""
     keys = ("tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id")
     return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
+
+
+def _check_text_type(inner: Fields, text_types: tuple[str, ...]) -> None:
+    if inner.values.get("model_type", text_types[0]) not in text_types:
+        inner.refuse("model_type", f"{' or '.join(text_types)} for a family with this tower")
 
 
 def _tie(top: Fields) -> dict[str, object]:
@@ -211,26 +217,15 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         logits_divisor=_logits_divisor(reads, fields, hidden),
         head_bias=family.head_bias,
         tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
-        rope_sections=_rope_sections(family, fields, layers),
-        has_interleaved_sections=family.rope.has_interleaved_sections,
     )
 
 
-def _rope_sections(
-    family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
-) -> tuple[int, int, int] | None:
-    rope = next((layer.rope for layer in layers if layer.rope is not None), None)
-    if family.rope.sections is None or rope is None:
-        return None
-    return read_sections(fields, family.rope, rope)
-
-
-def read_tower(config: ModelConfigFile, spec: ModelSpec) -> TowerSpec | None:
-    """Returns the tower of a family that has one; None if the file describes the text model alone."""
-    vision = config.top.object("vision_config")
-    if config.family.tower is None or vision is None:
-        return None
-    tower = config.family.tower.read(config.top, vision, spec.hidden_size)
+def with_tower(config: ModelConfigFile, spec: ModelSpec) -> ModelSpec:
+    """Returns the spec with the tower that the file describes, and with what its pictures change in the decoder."""
+    family, vision = config.family, config.top.object("vision_config")
+    if family.tower is None or vision is None:
+        return spec
+    tower = family.tower.read(config.top, vision, spec.hidden_size)
     if tower.output_size != spec.hidden_size:
         vision.refuse("out_hidden_size", f"hidden_size of the text model ({spec.hidden_size})")
     num_layers = len(spec.layers)
@@ -238,7 +233,17 @@ def read_tower(config: ModelConfigFile, spec: ModelSpec) -> TowerSpec | None:
         vision.refuse(
             "deepstack_visual_indexes", f"fewer than the text model's layers ({num_layers})"
         )
-    return tower
+    rope = next((layer.rope for layer in spec.layers if layer.rope is not None), None)
+    sections = None
+    if family.rope.sections is not None and rope is not None:
+        sections = read_sections(config.fields, family.rope, rope)
+    return replace(
+        spec,
+        tower=tower,
+        sees_items_whole=family.sees_items_whole,
+        rope_sections=sections,
+        has_interleaved_sections=family.rope.has_interleaved_sections,
+    )
 
 
 def _refuse_unimplemented(family: Family, fields: Fields) -> None:

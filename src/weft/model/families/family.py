@@ -122,5 +122,6 @@ class Family:
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
     tower: TowerRow | None = None  # of pictures; the text model is in the config's text_config
+    text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked
     sees_items_whole: bool = False  # as in `ModelSpec`
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use

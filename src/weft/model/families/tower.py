@@ -20,6 +20,7 @@ class TowerRow:
     possible beginnings of the tower's own tensors, and `prefixes` are those of all. `unbiased` are linear layers
     without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. `ignored`
     tensors, by their beginnings, are not used. `has_frames`: patches are stored with the dimension of frames.
+    `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
     """
 
     read: Callable[[Fields, Fields, int], TowerSpec]
@@ -33,6 +34,7 @@ class TowerRow:
     bare: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
     has_frames: bool = False
+    has_flat_patches: bool = False
 
     def find(self, stored: Collection[str]) -> tuple[str, str] | None:
         """Returns the prefix and the tower's beginning in a checkpoint; None if it has no tower."""

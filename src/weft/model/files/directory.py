@@ -9,7 +9,7 @@ from weft.core.config.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
 from weft.core.values.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
-from weft.model.families.decoders import ModelConfigFile, read_config, read_spec, read_tower
+from weft.model.families.decoders import ModelConfigFile, read_config, read_spec, with_tower
 from weft.model.families.encoder_families import (
     ENCODER_FAMILIES,
     EncoderConfig,
@@ -47,6 +47,7 @@ from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_to
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Tensors that old versions of transformers saved; Weft computes them from the config.
+_NESTED_HEAD = "language_model.lm_head"  # of families with vision, in some of their checkpoints
 _NUM_MTP = "num_nextn_predict_layers"
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
 # Names of norm weights in the first releases of BERT.
@@ -162,9 +163,7 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
     spec = replace(spec, has_head=pooling is None)
     stored, row = find_tensors(path), config.family.tower
     if pooling is None and row is not None and row.find(stored) is not None:
-        tower = read_tower(config, spec)
-        sees_whole = tower is not None and config.family.sees_items_whole
-        spec = replace(spec, tower=tower, sees_items_whole=sees_whole)
+        spec = with_tower(config, spec)
     matched = _match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
 
@@ -328,7 +327,10 @@ def _match_decoder(
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
     embed = family.names.names["embed"]
     prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
-    layout = decoder_layout(spec, family.names, prefix=(prefixes or list(known))[0])
+    names = family.names
+    if f"{_NESTED_HEAD}.weight" in stored:
+        names = replace(names, head=_NESTED_HEAD)
+    layout = decoder_layout(spec, names, prefix=(prefixes or list(known))[0])
     if pooling is not None and pooling.head is not None:
         hidden, labels = spec.hidden_size, len(pooling.head.labels)
         layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
@@ -338,7 +340,7 @@ def _match_decoder(
     ignored = (
         *family.ignored_tensors,
         *_ignored_of_tower(family.tower, spec),
-        *(("lm_head.",) if is_headless else ()),
+        *(("lm_head.", f"{_NESTED_HEAD}.") if is_headless else ()),
         *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
     )
     return match_tensors(

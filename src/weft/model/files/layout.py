@@ -56,7 +56,7 @@ class TensorPlan:
     `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times that
     matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are counted
     consecutively; every `step`th of them is taken, from `start` on. `heads`: the rows are those instead, from `start`
-    on. `folded`: the file has a row as an array of these dimensions.
+    on. `folded`: dimensions of a row in the file. `channels_last`: number of channels, last in a row of the file.
     """
 
     name: str
@@ -70,6 +70,7 @@ class TensorPlan:
     step: int = 1
     heads: HeadRows | None = None
     folded: tuple[int, ...] | None = None
+    channels_last: int | None = None
 
     @property
     def index(self) -> NDArray[np.intp] | None:
@@ -95,8 +96,7 @@ class TensorPlan:
     @property
     def takes_adapters(self) -> bool:
         """True for a trained matrix of the embedding, or of a linear layer that every token uses."""
-        is_table = self.name == "positions" or self.name.endswith(".conv")
-        is_table = is_table or self.name.startswith("tower.")
+        is_table = self.name.startswith(("positions", "tower.")) or self.name.endswith(".conv")
         is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
         return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from weft.core.errors import ConfigError
 from weft.model.fields import shown
 from weft.model.files.layout import TensorPlan
@@ -87,6 +89,8 @@ class Matched:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
                 if plan.folded is not None:
                     tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
+                if plan.channels_last is not None:
+                    tensor = _channels_first(tensor, plan.channels_last)
                 is_whole = plan.is_transposed and plan.stack is None
                 whole[plan.source] = tensor.transposed() if is_whole else tensor
         return Weights({plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout})
@@ -172,6 +176,13 @@ def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
         yield plan
         if plan.factor is not None:
             yield plan.factor
+
+
+def _channels_first(tensor: Tensor, channels: int) -> Tensor:
+    """Returns a copy whose rows begin with all numbers of their first channel."""
+    rows = len(tensor.data)
+    turned = tensor.data.reshape(rows, -1, channels).transpose(0, 2, 1)
+    return replace(tensor, data=np.ascontiguousarray(turned).reshape(rows, -1), is_mapped=False)
 
 
 def _stacked(part: Part, stack: int | None) -> Part:

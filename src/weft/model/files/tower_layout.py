@@ -80,19 +80,25 @@ class _Plans:
         plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
         if f"{key}down" in self._row.bare:
             plan = replace(plan, source=theirs("down"), is_transposed=True)
-        folded = self._patch_dims() if kind == "patch" else None
-        yield from self._biased(replace(plan, folded=folded), f"{key}down")
+        if kind == "patch":
+            plan = self._of_patches(plan)
+        yield from self._biased(plan, f"{key}down")
 
-    def _patch_dims(self) -> tuple[int, ...]:
-        """Dimensions of a patch in the file: those of a convolution's kernel."""
+    def _of_patches(self, plan: TensorPlan) -> TensorPlan:
+        """Returns the plan of the patches' matrix, which the file has as a convolution's kernel or pixel by pixel."""
         spec = self._spec
+        if self._row.has_flat_patches:
+            return replace(plan, channels_last=spec.num_channels)
         frames = (spec.temporal_patch_size,) if self._row.has_frames else ()
-        return (spec.num_channels, *frames, spec.patch_size, spec.patch_size)
+        dims = (spec.num_channels, *frames, spec.patch_size, spec.patch_size)
+        return replace(plan, folded=dims)
 
     def _biased(self, plan: TensorPlan, key: str) -> Iterator[TensorPlan]:
         """Yields the matrix of a linear layer, and its bias if it has one."""
         yield plan
-        if key not in self._row.unbiased:
+        of_projector = key.startswith("project.merger.")
+        has_bias = self._spec.has_projector_bias if of_projector else key not in self._row.unbiased
+        if has_bias:
             source = plan.source.removesuffix(".weight")
             yield TensorPlan(
                 f"{plan.name}.bias", f"{source}.bias", plan.shape[:1], plan.start, plan.rows

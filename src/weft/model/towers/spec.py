@@ -26,11 +26,13 @@ class Resampling(StrEnum):
     """Resampling of the learned positions, a square grid, to the grid of a picture.
 
     CORNERS: bilinear, with the corners of both grids on each other. BUCKETS: the learned position
-    at the same fraction of the side, rounded down. EXACT: pictures have the learned grid itself.
+    at the same fraction of the side, rounded down. SMOOTH: bilinear between centres, and an average of all that a
+    place covers where the learned grid is finer. EXACT: pictures have the learned grid itself.
     """
 
     CORNERS = "corners"
     BUCKETS = "buckets"
+    SMOOTH = "smooth"
     EXACT = "exact"
 
 
@@ -38,11 +40,13 @@ class Projector(StrEnum):
     """Layers from the tower's output to the decoder's rows; each row joins `merge` x `merge` adjacent patches.
 
     MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
-    patches. POOL: the mean of the patches, its RMS norm, and one linear layer.
+    patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its
+    RMS norm, and one linear layer.
     """
 
     MERGER = "merger"
     SHUFFLE = "shuffle"
+    MLP = "mlp"
     POOL = "pool"
 
 
@@ -112,6 +116,9 @@ class TowerSpec:
     full_layers: tuple[int, ...] = ()
     merge: int
     projector: Projector
+    projector_inner: int = 0  # outputs of the first of two linear layers, of MLP
+    has_projector_norm: bool = True  # of MLP
+    has_projector_bias: bool = True
     projector_eps: float = 1e-6
     projector_norm_offset: float = 0.0  # added to the weight of the projector's norm
     projector_activation: Activation = Activation.GELU
@@ -159,6 +166,16 @@ class TowerSpec:
             case Projector.SHUFFLE:
                 return ProjectionSpec(
                     name="merger", input=self.joined_size, output=self.output_size
+                )
+            case Projector.MLP:
+                return ProjectionSpec(
+                    name="merger",
+                    input=self.joined_size,
+                    output=self.output_size,
+                    norm_size=self.joined_size if self.has_projector_norm else 0,
+                    norm_eps=self.projector_eps,
+                    inner=self.projector_inner,
+                    activation=self.projector_activation,
                 )
             case Projector.POOL:
                 return ProjectionSpec(

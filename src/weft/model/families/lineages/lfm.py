@@ -1,9 +1,11 @@
-"""LFM 2."""
+"""LFM 2, and with a tower LFM2-VL."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from weft.model.families.family import COMMON, ExpertsRule, Family
+from weft.model.families.lineages.siglip import LFM2_TOWER
 from weft.model.families.names import LFM2, LFM2_EXPERTS
 from weft.model.spec import QkNorm
 
@@ -23,20 +25,27 @@ _LFM2_ADJUSTED = {
 }
 _LFM2_KEYS = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 
+_LFM2_ROW = Family(
+    architecture="Lfm2ForCausalLM",
+    defaults=_LFM2_ADJUSTED,
+    aliases={**_LFM2_KEYS, "block_ff_dim": "intermediate_size"},
+    names=LFM2,
+    qkv_bias="never",
+    o_bias="never",
+    qk_norm=QkNorm.HEAD,
+    recurrence="convolution",
+    reads=frozenset("conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()),
+)
+
 LFM_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "lfm2": Family(
-            architecture="Lfm2ForCausalLM",
-            defaults=_LFM2_ADJUSTED,
-            aliases={**_LFM2_KEYS, "block_ff_dim": "intermediate_size"},
-            names=LFM2,
-            qkv_bias="never",
-            o_bias="never",
-            qk_norm=QkNorm.HEAD,
-            recurrence="convolution",
-            reads=frozenset(
-                "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
-            ),
+        "lfm2": _LFM2_ROW,
+        "lfm2_vl": replace(
+            _LFM2_ROW,
+            architecture="Lfm2VlForConditionalGeneration",
+            prefixes=("model.language_model.", "language_model.model."),
+            text_types=("lfm2",),
+            tower=LFM2_TOWER,
         ),
         "lfm2_moe": Family(
             architecture="Lfm2MoeForCausalLM",

@@ -1,11 +1,21 @@
-"""Towers of SigLIP's kind: Gemma 3's and Idefics3's."""
+"""Towers of SigLIP's kind: those of Gemma 3, Idefics3 and LFM2-VL; and Idefics3 and SmolVLM themselves."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
+from types import MappingProxyType
 
 from weft.model.families.encoder_families import read_activation
-from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
+from weft.model.families.family import Family
+from weft.model.families.lineages.llama import LLAMA_FAMILIES
+from weft.model.families.tower import (
+    MAX_WIDTH,
+    TowerRow,
+    read_heads,
+    read_num_layers,
+    read_side,
+    read_width,
+)
 from weft.model.fields import Fields
 from weft.model.towers.spec import Projector, Resampling, TowerSpec
 
@@ -35,6 +45,8 @@ _NAMES = {
     "down": "mlp.fc2",
     "norm": "@post_layernorm",
 }
+_TOWERS = ("vision_tower.vision_model.", "vision_tower.")
+_POOLING_HEADS = tuple(f"{tower}head." for tower in _TOWERS)
 
 
 def _read_gemma(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
@@ -67,6 +79,26 @@ def _read_idefics(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     )
 
 
+def _read_lfm2(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    vision = Fields({**_GEMMA, "num_patches": 256, **vision.values}, vision.where)
+    top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
+    if top.values.get("vision_feature_layer", -1) != -1:
+        top.refuse("vision_feature_layer", "-1, the last layer")
+    return replace(
+        _siglip(vision, hidden_size),
+        num_positions=read_side(vision, "num_patches"),
+        resampling=Resampling.SMOOTH,
+        merge=top.integer_or("downsample_factor", 2, high=64),
+        projector=Projector.MLP,
+        projector_inner=top.integer_or("projector_hidden_size", 2560, high=MAX_WIDTH),
+        projector_activation=read_activation(top, "projector_hidden_act"),
+        projector_eps=1e-5,
+        has_projector_norm=top.flag_or("projector_use_layernorm", True),
+        has_projector_bias=top.flag_or("projector_bias", True),
+        image_token_id=top.integer_or("image_token_id", 396, low=0),
+    )
+
+
 def _siglip(vision: Fields, hidden_size: int) -> TowerSpec:
     """Returns what all towers of this kind share, with rows of one patch each and no tokens yet."""
     hidden = read_width(vision, "hidden_size")
@@ -84,6 +116,7 @@ def _siglip(vision: Fields, hidden_size: int) -> TowerSpec:
         merge=1,
         projector=Projector.SHUFFLE,
         output_size=hidden_size,
+        has_projector_bias=False,
         image_token_id=0,
     )
 
@@ -106,16 +139,43 @@ GEMMA3_TOWER = TowerRow(
         "project.merger.norm": "multi_modal_projector.mm_soft_emb_norm",
         "project.merger.down": "multi_modal_projector.mm_input_projection_weight",
     },
-    towers=("vision_tower.vision_model.", "vision_tower."),
+    towers=_TOWERS,
     others=("multi_modal_projector.",),
-    unbiased=frozenset({"project.merger.down"}),
     bare=frozenset({"project.merger.down"}),
-    ignored=("vision_tower.vision_model.head.", "vision_tower.head."),
+    ignored=_POOLING_HEADS,
 )
-IDEFICS3_TOWER = TowerRow(
+_IDEFICS3_TOWER = TowerRow(
     read=_read_idefics,
     names={**_NAMES, "project.merger.down": "connector.modality_projection.proj"},
     towers=("vision_model.",),
     others=("connector.",),
-    unbiased=frozenset({"project.merger.down"}),
+)
+LFM2_TOWER = TowerRow(
+    read=_read_lfm2,
+    names={
+        **_NAMES,
+        "project.merger.norm": "multi_modal_projector.layer_norm",
+        "project.merger.up": "multi_modal_projector.linear_1",
+        "project.merger.down": "multi_modal_projector.linear_2",
+    },
+    towers=_TOWERS,
+    others=("multi_modal_projector.",),
+    ignored=_POOLING_HEADS,
+    has_flat_patches=True,
+)
+
+_IDEFICS3 = replace(
+    LLAMA_FAMILIES["llama"],
+    architecture="Idefics3ForConditionalGeneration",
+    defaults={**LLAMA_FAMILIES["llama"].defaults, "rms_norm_eps": 1e-5},
+    prefixes=("model.text_model.",),
+    text_types=("llama",),
+    tower=_IDEFICS3_TOWER,
+)
+
+IDEFICS_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "idefics3": _IDEFICS3,
+        "smolvlm": replace(_IDEFICS3, architecture="SmolVLMForConditionalGeneration"),
+    }
 )

@@ -1,0 +1,105 @@
+"""Pixtral: a text model of Mistral's kind with a tower whose patches are turned by row and column."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from weft.model.families.encoder_families import read_activation
+from weft.model.families.family import Family
+from weft.model.families.lineages.llama import LLAMA_FAMILIES
+from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
+from weft.model.fields import Fields
+from weft.model.switches import Norm
+from weft.model.towers.spec import Projector, TowerRope, TowerSpec
+
+_VISION: Mapping[str, object] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "patch_size": 16,
+    "hidden_act": "gelu",
+    "rope_theta": 10000.0,
+}
+
+
+def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    if vision.values.get("model_type") != "pixtral":
+        vision.refuse("model_type", "pixtral; other towers of LLaVA are not implemented")
+    top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
+    _check_selection(top)
+    vision = Fields({**_VISION, **vision.values}, vision.where)
+    hidden = read_width(vision, "hidden_size")
+    heads = read_heads(vision, "num_attention_heads", hidden, unit=4)
+    if vision.integer_or("head_dim", hidden // heads) != hidden // heads:
+        vision.refuse("head_dim", f"{hidden // heads}, as hidden_size and num_attention_heads say")
+    rope = vision.object("rope_parameters") or vision
+    key = "image_token_index" if top.has("image_token_index") else "image_token_id"
+    return TowerSpec(
+        patch_size=vision.integer("patch_size", high=1024),
+        num_channels=vision.integer("num_channels", high=64),
+        hidden_size=hidden,
+        intermediate_size=read_width(vision, "intermediate_size"),
+        num_layers=read_num_layers(vision, "num_hidden_layers"),
+        num_heads=heads,
+        norm=Norm.RMS,
+        norm_eps=1e-5,
+        is_gated=True,
+        activation=read_activation(vision, "hidden_act"),
+        has_first_norm=True,
+        rope=TowerRope.ALTERNATING,
+        rope_theta=rope.number_or("rope_theta", 10000.0),
+        merge=1,
+        projector=Projector.MLP,
+        projector_inner=hidden_size,
+        projector_activation=read_activation(top, "projector_hidden_act"),
+        has_projector_norm=False,
+        has_projector_bias=top.flag_or("multimodal_projector_bias", True),
+        output_size=hidden_size,
+        image_token_id=top.integer_or(key, 32000, low=0),
+    )
+
+
+def _check_selection(top: Fields) -> None:
+    """Refuses rows other than those after the last layer."""
+    if top.values.get("vision_feature_layer", -2) != -1:
+        top.refuse("vision_feature_layer", "-1, the last layer")
+    if top.values.get("vision_feature_select_strategy", "default") != "full":
+        top.refuse("vision_feature_select_strategy", "full, the rows of all patches")
+
+
+_TOWER = TowerRow(
+    read=_read,
+    names={
+        "project.patch.down": "@patch_conv",
+        "embed_norm": "@ln_pre",
+        "layer": "@transformer.layers.{}.",
+        "q": "attention.q_proj",
+        "k": "attention.k_proj",
+        "v": "attention.v_proj",
+        "o": "attention.o_proj",
+        "attention_norm_before": "attention_norm",
+        "gate": "feed_forward.gate_proj",
+        "up": "feed_forward.up_proj",
+        "down": "feed_forward.down_proj",
+        "mlp_norm_before": "ffn_norm",
+        "project.merger.up": "multi_modal_projector.linear_1",
+        "project.merger.down": "multi_modal_projector.linear_2",
+    },
+    towers=("vision_tower.",),
+    others=("multi_modal_projector.",),
+    unbiased=frozenset({"project.patch.down", "q", "k", "v", "o", "gate", "up", "down"}),
+)
+
+PIXTRAL_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "llava": replace(
+            LLAMA_FAMILIES["mistral"],
+            architecture="LlavaForConditionalGeneration",
+            prefixes=("language_model.model.", "model.language_model."),
+            text_types=("mistral",),
+            tower=_TOWER,
+        )
+    }
+)
