@@ -277,12 +277,28 @@ async def test_a_known_picture_is_named_by_its_uuid(saved):
             await answer(served, CHAT, chat(known))
 
 
+async def test_a_uuid_does_not_replace_a_picture_that_is_sent(saved):
+    """Whoever sent another picture with this uuid before; alone, it stands for the last one."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        plain = await answer(served, CHAT, chat(image(2)))
+        await answer(served, CHAT, chat({**image(1), "uuid": "one"}))
+        mine = await answer(served, CHAT, chat({**image(2), "uuid": "one"}))
+        known = {"type": "image_url", "image_url": None, "uuid": "one"}
+        alone = await answer(served, CHAT, chat(known))
+        both = await answer(
+            served, CHAT, chat({**image(1), "uuid": "two"}, {**known, "uuid": "two"})
+        )
+    for made in (mine, alone):
+        assert made["choices"][0]["message"] == plain["choices"][0]["message"]
+    assert both["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [
         (
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-            "no picture in",
+            "not a picture in",
         ),
         (image(1, width=2001, height=4), "200 times the other"),
         (

@@ -4,6 +4,8 @@ from collections import OrderedDict
 
 from weft.core.values.pictures import PreparedItem
 
+_MAX_NAMES = 10_000
+
 
 class PreparedCache:
     """Used by one event loop."""
@@ -12,6 +14,18 @@ class PreparedCache:
         self._max_bytes = max_bytes
         self._items: OrderedDict[str, PreparedItem] = OrderedDict()
         self._num_bytes = 0
+        self._digests: OrderedDict[str, str] = OrderedDict()  # by name
+
+    def name(self, name: str, digest: str) -> None:
+        """Gives an item a further name; the oldest names are dropped beyond a maximum."""
+        self._digests[name] = digest
+        self._digests.move_to_end(name)
+        if len(self._digests) > _MAX_NAMES:
+            self._digests.popitem(last=False)
+
+    def digest_of(self, name: str) -> str | None:
+        """Returns the hash of the item with this name, which may have been dropped since."""
+        return self._digests.get(name)
 
     def get(self, digest: str) -> PreparedItem | None:
         """Returns the item, which counts as used now."""
@@ -33,4 +47,5 @@ class PreparedCache:
     def clear(self) -> None:
         """Drops every item."""
         self._items.clear()
+        self._digests.clear()
         self._num_bytes = 0

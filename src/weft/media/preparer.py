@@ -1,7 +1,7 @@
 """`PicturePreparer`: the pictures of a prompt, from their sources to prepared items; no work on the event loop."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, TENSORS, Media, MediaItem
@@ -16,7 +16,6 @@ from weft.media.processors.pieces import Encode
 _MAX_DECODED_AT_ONCE = 2  # maximum number of prompts whose pictures are decoded at the same time
 # Of a prompt: a message to an engine has a limit.
 _MAX_PREPARED_BYTES = 128 << 20
-_CONTENT, _UUID = "content", "uuid"
 
 
 class PicturePreparer:
@@ -47,7 +46,8 @@ class PicturePreparer:
                 return await self._prepare(processor, fetched)
 
     async def _prepare(self, processor: PictureProcessor, media: Media) -> list[PreparedItem]:
-        digests = await asyncio.to_thread(self._check, processor, media)
+        hashes = await asyncio.to_thread(self._check, processor, media)
+        digests = self._named(processor, media, hashes)
         found = {d: item for d in digests if (item := self._cache.get(d)) is not None}
         missing = {d: item for d, item in zip(digests, media.items, strict=True) if d not in found}
         if missing:
@@ -64,10 +64,28 @@ class PicturePreparer:
             )
         return items
 
-    def _check(self, processor: PictureProcessor, media: Media) -> list[str]:
-        """Checks the files by their headers; returns the hash of each item."""
+    def _check(self, processor: PictureProcessor, media: Media) -> list[str | None]:
+        """Checks the files by their headers; returns the hash of each item, None for one known by its uuid alone."""
         check_pictures(media, self._limits.max_pixels)
-        return [_digest(processor, item) for item in media.items]
+        return [None if item.data is None else processor.digest(item.data) for item in media.items]
+
+    def _named(
+        self, processor: PictureProcessor, media: Media, hashes: Sequence[str | None]
+    ) -> list[str]:
+        """Returns the hash of every item. A uuid stands for the content that last came with it, and for no other: a
+        caller who sends a picture is answered about this picture.
+        """
+        digests = []
+        for item, digest in zip(media.items, hashes, strict=True):
+            name = None if item.uuid is None else processor.name(item.uuid)
+            if name is not None and digest is not None:
+                self._cache.name(name, digest)
+            elif name is not None:
+                digest = self._cache.digest_of(name)
+            if digest is None:
+                raise _unknown(item)
+            digests.append(digest)
+        return digests
 
     def clear(self) -> None:
         """Drops every cached item."""
@@ -82,16 +100,13 @@ def _process(processor: PictureProcessor, missing: Mapping[str, MediaItem]) -> l
     items = []
     for digest, item in missing.items():
         if item.data is None:
-            raise BadRequest(
-                "uuid",
-                f"uuid {item.uuid!a}: this server has no such picture any more; send the picture again",
-            )
+            raise _unknown(item)
         items.append(processor.prepare(item.data, digest))
     return items
 
 
-def _digest(processor: PictureProcessor, item: MediaItem) -> str:
-    if item.uuid is not None:
-        return processor.digest(_UUID, item.uuid.encode())
-    assert item.data is not None, "an item has bytes or a uuid"
-    return processor.digest(_CONTENT, item.data)
+def _unknown(item: MediaItem) -> BadRequest:
+    return BadRequest(
+        "uuid",
+        f"uuid {item.uuid!a}: this server has no such picture any more; send the picture again",
+    )

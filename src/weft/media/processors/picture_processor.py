@@ -64,9 +64,16 @@ class PictureProcessor:
                 return tiles, line_pieces(tiles, settings, tokens)
         assert_never(settings)
 
-    def digest(self, name: str, content: bytes) -> str:
-        """Returns the hash of an item: of its content or, with another `name`, of a caller's id for it."""
-        digest = hashlib.sha256(msgspec.json.encode((name, self.settings)))
+    def digest(self, content: bytes) -> str:
+        """Returns the hash of an item, which depends on the settings."""
+        return self._hash("content", content)
+
+    def name(self, uuid: str) -> str:
+        """Returns the name of an item by its uuid and the settings."""
+        return self._hash("uuid", uuid.encode())
+
+    def _hash(self, kind: str, content: bytes) -> str:
+        digest = hashlib.sha256(msgspec.json.encode((kind, self.settings)))
         digest.update(content)
         return digest.hexdigest()
 
