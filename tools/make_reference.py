@@ -55,9 +55,10 @@ def command_line() -> str:
         "Command line",
         (
             "A flag may be spelled with `-` or `_`, and set in the environment as `WEFT_` and its name in "
-            "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads the same "
-            "names from TOML, YAML or JSON. A flag wins over the environment, that over the file, and that "
-            "over the default. A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. "
+            "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads "
+            "flags from a TOML, YAML or JSON file; each key is a flag's name without `--`. "
+            "A flag wins over the environment, that over the file, and that over the default. "
+            "A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. "
             "`weft COMMAND --help` shows the flags, `--help=WORD` those with that word in name, help or heading. "
             "`weft completion SHELL` prints what bash, zsh or fish needs to complete all of it."
         ),

@@ -91,7 +91,9 @@ class Prefiller(ABC):
         except ValueError as error:
             raise PrefillError(f"it is not an IP address with a port: {error}") from None
         if port is None or parts.path or not any(host in network for network in self._networks):
-            raise PrefillError("it is not among the peers of --kv-transfer-config")
+            raise PrefillError(
+                "the address must be IP:PORT of one of the peers of --kv-transfer-config"
+            )
         return f"{f'[{host}]' if host.version == 6 else host}:{port}"
 
     @abstractmethod

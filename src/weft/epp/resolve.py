@@ -320,6 +320,6 @@ def _check_use(
             raise ConfigError(f"{plugin.path}: {plugin.name!r} is not named in dataLayer.discovery")
         if plugin.row.extractor is not None and plugin.row.extractor not in types:
             raise ConfigError(
-                f"{plugin.path}: {plugin.name!r} goes by what a {plugin.row.extractor} reads, and "
-                "none is named in dataLayer.sources"
+                f"{plugin.path}: {plugin.name!r} needs the data of a {plugin.row.extractor}; "
+                "add one to dataLayer.sources"
             )

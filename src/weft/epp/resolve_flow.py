@@ -64,7 +64,9 @@ def resolve_flow(spec: FlowControlSpec, plugins: NamedPlugins) -> ResolvedFlow:
     defaults = []
     for key, band in named.items():
         if band is not None and band.priority:
-            raise ConfigError(f"{path}.{key}.priority: must be left out: it is for every priority")
+            raise ConfigError(
+                f"{path}.{key}.priority: must be absent: the default band applies to every priority"
+            )
         defaults.append(_band(band or BandSpec(), f"{path}.{key}", ttl_s, plugins))
     bands: dict[int, ResolvedBand] = {}
     for i, band in enumerate(spec.priority_bands):

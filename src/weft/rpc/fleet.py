@@ -1,7 +1,8 @@
 """`Fleet`: several servers of one model as one engine. Requests go to the least loaded that is healthy.
 
 A request that a server could not take, or that was lost before anything of it came, goes to another
-one, once. What has begun is never begun again.
+one, once. A request whose response has begun is never
+sent again.
 """
 
 import asyncio

@@ -17,8 +17,8 @@ class RpcOptions:
     `max_message_bytes` bounds what is received; None is what a context of token ids with their text
     takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served. A model that
     takes media has room for theirs beside that.
-    `max_total_message_bytes` are held of all large requests at once, as long as their calls are open.
-    A port that is shared other processes of this server listen on too.
+    `max_total_message_bytes` limits the memory of all large requests together, as long as their calls are open.
+    Other processes of this server also listen on a shared port.
     `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.
     """
 

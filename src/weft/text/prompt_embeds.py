@@ -217,7 +217,7 @@ def _instructions(pickled: bytes) -> Any:
                 return stack.pop()
             _follow(code.name, argument, stack, memo)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise _bad(f"holds a pickle that is none of a tensor: {error}") from None
+        raise _bad(f"holds a pickle that does not describe a plain tensor: {error}") from None
     raise _bad("holds a pickle without an end")
 
 
@@ -240,7 +240,7 @@ def _follow(name: str, argument: Any, stack: list[Any], memo: dict[Any, Any]) ->
         arguments = stack.pop()
         stack.append(_Called(stack.pop(), arguments))
     elif name not in _IDLE:
-        raise ValueError(f"{name} is not among its instructions")
+        raise ValueError(f"the pickle opcode {name} is not supported")
 
 
 def _gather(stack: list[Any], first: int) -> None:

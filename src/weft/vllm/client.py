@@ -412,5 +412,5 @@ def _failure(request: Request, stream: RequestStream) -> WeftError:
     constraint = to_constraint(request.params.structured_outputs)
     if constraint and all(stream.progress(i)[0] <= 1 for i in range(request.params.n)):
         (name,) = constraint
-        return BadRequest(name, f"{name}: no request could be started with this value")
+        return BadRequest(name, f"{name}: the engine cannot generate a token under this constraint")
     return GenerationError(stream.error)

@@ -39,8 +39,8 @@ class ApiOptions:
     reasoning_parser: Annotated[
         str | None,
         Flag(
-            "Parser of the model's reasoning; auto chooses by the chat template. A named parser applies to gRPC "
-            "too: constraints begin after the reasoning.",
+            "Parser of the model's reasoning; auto chooses by the chat template. A parser that is given by name "
+            "applies to gRPC requests too: their structured output begins after the reasoning.",
             "API",
             default="auto",
         ),

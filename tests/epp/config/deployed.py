@@ -440,7 +440,7 @@ ALSO_STARTING = {
 ALSO_REFUSED = {
     "clusters whose load nobody reads": (
         config("multicluster-queue-scorer"),
-        "'multicluster-queue-scorer' goes by what a multicluster-metrics-extractor reads",
+        "'multicluster-queue-scorer' needs the data of a multicluster-metrics-extractor",
     ),
     "GPU telemetry read as load": (
         config(

@@ -131,7 +131,7 @@ REFUSALS = [
     ("featureGates: [flowControl]\nflowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
      "flowControl.priorityBands[1].priority: there is a band of 1 already"),
     ("featureGates: [flowControl]\nflowControl: {defaultPriorityBand: {priority: 1}}",
-     "flowControl.defaultPriorityBand.priority: must be left out"),
+     "flowControl.defaultPriorityBand.priority: must be absent"),
     ("featureGates: [flowControl]\nflowControl: {priorityBands: [{fairnessPolicyRef: fcfs}]}",
      "flowControl.priorityBands[0].fairnessPolicyRef: no plugin is named 'fcfs'"),
     (("featureGates: [flowControl]\nplugins: [{type: edf-ordering-policy}]\n"

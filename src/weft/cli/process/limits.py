@@ -54,7 +54,7 @@ def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as err:
-        raise ConfigError(f"--host {host}: no such address ({err})") from err
+        raise ConfigError(f"--host {host} cannot be resolved: {err}") from err
     _bound(found[0], f"{host}:{port}", flag).close()
 
 

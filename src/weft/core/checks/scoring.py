@@ -36,7 +36,8 @@ def is_cross_encoder(pooler: PoolerConfig) -> bool:
         )
     if len(pooler.labels) != 1:
         raise BadRequest(
-            "model", f"the model has {len(pooler.labels)} labels; scores are made by one with one"
+            "model",
+            f"scores need a model with exactly 1 label; this model has {len(pooler.labels)}",
         )
     return True
 

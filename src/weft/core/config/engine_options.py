@@ -74,7 +74,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Literal["int8", "int4", "none"] | None,
         Flag(
             "Quantize linear layers while loading: int8 (half the memory of bf16) or int4 (a third), both with "
-            "int8 inputs. none dequantizes a quantized checkpoint, which is otherwise computed as it is stored.",
+            "int8 inputs. none: dequantize a quantized checkpoint. Default: keep the format of the checkpoint if a "
+            "kernel computes it, else dequantize.",
             "Model",
         ),
     ] = None
@@ -338,7 +339,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allowed_media_domains: Annotated[
         list[str] | None,
         Flag(
-            "Hosts that pictures of prompts are fetched from; repeat for more. Default: none, only data: URLs.",
+            "Hosts that pictures of prompts are fetched from; repeat for more. Default: no hosts; pictures come in "
+            "data: URLs.",
             "Model",
             takes_several=True,
         ),

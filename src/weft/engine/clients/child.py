@@ -29,8 +29,8 @@ _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 class EngineChild:
     """Process of an engine; made by `spawn`. The process ends with its parent, because its standard input is a pipe
-    from the parent. The parent sends heartbeats over that pipe. A thread of the child answers them over another
-    pipe, `beats`, whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
+    from the parent. The parent sends pings over this pipe. A thread of the child answers each ping over another pipe,
+    `beats`, whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, beats: int) -> None:

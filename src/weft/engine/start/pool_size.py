@@ -55,7 +55,11 @@ class Demand:
 
 
 def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
-    """Returns the number of blocks: the user's, or as many as there is room for. `ConfigError` if it does not fit."""
+    """Returns the number of blocks: the user's, or as many as the memory has room for.
+
+    Raises `ConfigError` if the memory does not hold this pool, or the pool does not hold one sequence of the maximum
+    length.
+    """
     if demand.limit_bytes < demand.block_bytes:
         raise ConfigError(
             f"the model does not fit: its {demand.takers} take {format_bytes(demand.other_bytes)} and a "

@@ -153,7 +153,7 @@ class StepSample:
             one.failure = INTERNAL_ERROR
 
     def _follow(self, chains: "Seq[_Chain]", depth: int) -> None:
-        """Samples the rows of drafts that have just turned out to be right."""
+        """Samples, for each chain, the row after its accepted draft at `depth`."""
         if not chains:
             return
         wanted = []

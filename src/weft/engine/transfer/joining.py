@@ -80,5 +80,7 @@ def block_copies(flag: str, config: EngineConfig, runner: object) -> BlockCopies
     if not isinstance(runner, BlockCopies):
         raise ConfigError(f"{flag}: this backend cannot copy blocks of its KV pool")
     if config.cache_config.states is not None and runner.state_slots is None:
-        raise ConfigError(f"{flag}: this backend cannot copy its states of sequences")
+        raise ConfigError(
+            f"{flag}: this backend cannot copy the recurrent states that the model keeps"
+        )
     return runner

@@ -50,7 +50,7 @@ def make_parser(
 
 
 class AnswerParser:
-    """An `OutputParser` that feeds a reader. `end_markers` are taken out of the text before that."""
+    """An `OutputParser` that removes `end_markers` from the text, and passes the rest to a reader."""
 
     __slots__ = ("_context", "_filter", "_reading")
 

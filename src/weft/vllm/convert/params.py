@@ -92,8 +92,8 @@ def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
     if is_open and not has_parser:
         raise BadRequest(
             "reasoning_parser_kwargs",
-            "this engine was started without --reasoning-parser: it cannot see where reasoning ends, and "
-            "structured_outputs would rule it too",
+            "structured_outputs after reasoning needs an engine that was started with --reasoning-parser; without it, "
+            "the constraint would apply to the reasoning too",
         )
     return not is_open
 

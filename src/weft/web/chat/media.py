@@ -115,7 +115,9 @@ def _url(part: MediaPart, place: Place) -> str | None:
     if isinstance(part, InputAudioPart):
         sound = part.input_audio
         if sound is not None and not sound.format.isalnum():
-            raise place.error(".input_audio.format must be the name of one, such as wav")
+            raise place.error(
+                ".input_audio.format must be the name of an audio format, such as wav"
+            )
         url = None if sound is None else f"data:audio/{sound.format};base64,{sound.data}"
     else:
         url = _address(part, place)

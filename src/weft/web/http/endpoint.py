@@ -81,7 +81,7 @@ class Deviation:
 
 
 def no_deviations(_body: Any) -> Iterable[Deviation]:
-    """For APIs without limits besides those that are always enforced."""
+    """The default of APIs that define no deviations."""
     return ()
 
 

@@ -17,12 +17,13 @@ class HttpOptions:
     """`port` 0 lets the system choose; no `api_keys` means no check, no `control_api_keys` no control.
 
     What a body asks for beyond its API is ignored, with a warning, or, if `strict`, refused.
-    What a client goes on sending after its answer is dropped for `linger_s`, that it may read it.
+    After an answer, the server discards what the client still sends for `linger_s` seconds, so that the client can
+    read the answer.
     A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
     in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
     prompt of two million tokens fits. A form of `max_form_bytes` is one file and fields beside it.
-    `max_total_body_bytes` are held of all large bodies at once.
-    A port that is shared other processes of this server listen on too.
+    `max_total_body_bytes` limits the memory of all large bodies together.
+    Other processes of this server also listen on a shared port.
     """
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"

@@ -24,7 +24,8 @@ _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 class Run:
     """A response from its beginning to its end.
 
-    `error` is the failure of a response that had begun. `prepare` is remaining, possibly long work on its request.
+    `error` is the failure of a response that had begun. `prepare` does the rest of the work on the request, which may
+    take long.
     """
 
     def __init__(
