@@ -115,7 +115,7 @@ ROWS = [
     ("top_logprobs", {"logprobs": True, "top_logprobs": 512}),
     ("top_logprobs", {"top_logprobs": 1}),
     ("top_logprobs", {"top_logprobs": 1, "logprobs": False}),
-    ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": list(range(129))}),
+    ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": list(range(256))}),
     ("logprob_token_ids", {"logprob_token_ids": [1]}),
     ("prompt_logprobs", {"prompt_logprobs": -2}),
     ("stream_options", {"stream_options": {"include_usage": True}}),

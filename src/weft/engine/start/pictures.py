@@ -35,9 +35,9 @@ def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard)
     if card.pictures is None:
         for name in _FIELDS:
             if getattr(options, name):
-                raise ConfigError(f"{spelled(name)}: {card.name} reads text only")
+                raise _of_pictures(spelled(name), card)
         if max_images:
-            raise ConfigError(f"{_LIMIT}: {card.name} reads text only")
+            raise _of_pictures(_LIMIT, card)
         return config
     most = DEFAULT_MAX_IMAGES if max_images is None else max_images
     refusal = _refusal(config)
@@ -46,6 +46,10 @@ def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard)
     pictures = _config(options, card.pictures, config, output_bytes)
     media = MediaConfig(max_items={"image": most}, anchor_ids={"image": pictures.tokens.anchor})
     return msgspec.structs.replace(_with_media(config, media), pictures_config=pictures)
+
+
+def _of_pictures(flag: str, card: ModelCard) -> ConfigError:
+    return ConfigError(f"{flag} is not supported: {card.name} reads text only; leave it out")
 
 
 def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
