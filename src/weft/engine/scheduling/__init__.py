@@ -1,1 +1,3 @@
-"""Scheduling of sequences: which run in a step, with how many tokens, on which blocks; plain Python over integers."""
+"""The scheduler: decides which sequences run in a step, with how many tokens, on which blocks. Plain Python, no
+device.
+"""

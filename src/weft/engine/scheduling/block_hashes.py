@@ -18,7 +18,9 @@ def chain_root(
     cache_salt: str | None = None,
     process_nonce: bytes = b"",
 ) -> bytes:
-    """Returns the parent of a chain's first block: a digest of all that isolates one cache user from another."""
+    """Returns the parent of a chain's first block: a digest of every value that isolates one cache user from
+    another.
+    """
     digest = hashlib.sha256(b"weft-kv-1")
     digest.update(block_size.to_bytes(8, "big") + weights_epoch.to_bytes(8, "big"))
     for tag, text in ((b"lora", lora_name), (b"salt", cache_salt)):
@@ -29,8 +31,8 @@ def chain_root(
 
 
 def block_hash(parent: bytes, token_ids: Seq[int], items: Seq[tuple[str, int]] = ()) -> bytes:
-    """Hashes one full block: its 32-byte parent, its tokens as 4 bytes each, and the `items` with tokens in it: the
-    hash of each, and its begin, counted from the block's first token.
+    """Hashes one full block: its 32-byte parent, its tokens as 4 bytes each, and the pictures that have tokens in the
+    block. `items` has each picture's hash and the index of its first token, relative to the block's first token.
     """
     digest = hashlib.sha256(parent + array("I", token_ids).tobytes())
     for name, begin in items:
@@ -42,5 +44,7 @@ def block_hash(parent: bytes, token_ids: Seq[int], items: Seq[tuple[str, int]] =
 
 
 def items_in(items: Seq[PlacedItem], start: int, end: int) -> list[tuple[str, int]]:
-    """Returns the items with tokens from `start` to `end`: the hash of each, and its begin, counted from `start`."""
+    """Returns the pictures that have tokens in `start` to `end`: each picture's hash, and its first token's index minus
+    `start`.
+    """
     return [(i.hash, i.start - start) for i in items if i.start < end and start < i.end]

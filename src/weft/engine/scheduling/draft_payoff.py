@@ -1,8 +1,8 @@
 """`DraftPayoff`: decides whether drafts are faster, by the measured throughput of steps with and without them.
 
-Rows of drafts cost more the more sequences share a step, and the acceptance rate depends on the text. So neither is
-assumed: for each batch size both kinds of step are tried, the faster kind continues, and the other is tried again
-from time to time. Answers do not depend on this decision.
+The cost of draft rows grows with the number of sequences in a step, and the acceptance rate depends on the text. Both
+are measured: for each batch size, steps with and without drafts are tried, the faster kind continues, and the slower
+kind is tried again from time to time. The decision changes no answer.
 """
 
 import logging
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger("weft.engine")
 
-# `TRIAL_STEPS` steps of a trial; `HOME_STEPS` steps of the better kind before the next trial of the other. Drafts
-# that halve the speed then cost 9 / 521 of it.
+# A trial has `TRIAL_STEPS` steps; `HOME_STEPS` steps of the faster kind run before the next trial of the slower kind.
+# So drafts that halve the speed cost 9 / 521 of the throughput.
 TRIAL_STEPS = 9
 HOME_STEPS = 512
 # Weights of earlier measurements: after each step, and at the beginning of a later trial.
@@ -48,19 +48,21 @@ class _Yield:
 
 @dataclass(slots=True)
 class _Size:
-    """Measurements of batches of about one size, and the kind of step that they have now."""
+    """Throughput of batches of about one size, with and without drafts, and whether their steps have drafts now."""
 
     drafted: _Yield = field(default_factory=_Yield)
     plain: _Yield = field(default_factory=_Yield)
     is_on: bool = True
-    choice: bool = True  # the better kind so far; True means drafts
+    choice: bool = True  # the faster kind so far: True means with drafts
     is_home: bool = False
     num_left: int = TRIAL_STEPS
 
     def count(self, num_tokens: int, seconds: float, *, is_drafted: bool) -> None:
-        """Counts a step of either kind: a step that allows drafts may have found none.
+        """Counts a step with or without drafts. A step that allows drafts may have none, because the drafter found
+        none.
 
-        The first step of a run is not counted, because a drafter first computes the tokens that it has skipped.
+        The first step of a run of equal steps is not counted: in it the drafter also computes the tokens of earlier
+        steps without drafts.
         """
         is_first = self.num_left == (HOME_STEPS if self.is_home else TRIAL_STEPS)
         if seconds > 0 and not (is_first and is_drafted is self.is_on):
@@ -72,7 +74,7 @@ class _Size:
             self._turn()
 
     def _has_turned_bad(self) -> bool:
-        """True if drafts were faster and have become slower: then the other kind is tried at once."""
+        """True if drafts were faster and are slower now. Steps without drafts are then tried at once."""
         is_drafting = self.is_home and self.is_on and self.plain.is_known
         return is_drafting and self.drafted.is_known and self.drafted.rate < self.plain.rate
 
@@ -80,7 +82,7 @@ class _Size:
         return self.drafted if is_on else self.plain
 
     def _turn(self) -> None:
-        """Ends a run of steps of one kind and chooses the next."""
+        """Ends a run of steps with, or without, drafts and decides whether the next run has drafts."""
         other = self._kind(is_on=not self.is_on)
         if self.is_home or not other.is_known:
             other.fade(_SHARE_AT_TRIAL)
@@ -94,7 +96,9 @@ class _Size:
 
 
 class DraftPayoff:
-    """Consulted before each step, and told its result; the engine's thread owns it. `clock` is in seconds."""
+    """Decides before each step whether the step has drafts, from the measured times of earlier steps. The engine's
+    thread owns the object. `clock` is in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -110,7 +114,7 @@ class DraftPayoff:
         return size is None or size.is_on
 
     def plan(self) -> None:
-        """Notes that a step is being planned; the step before is over."""
+        """Begins a step, and counts the previous step, which is over."""
         size = self._size
         if size is not None and self._num_tokens:
             before = size.choice
@@ -135,6 +139,6 @@ class DraftPayoff:
             self._size = self._sizes.setdefault(num_sequences.bit_length(), _Size())
 
     def commit(self, num_tokens: int) -> None:
-        """Counts tokens of the step; more parts may follow."""
+        """Adds the tokens of one part of the step; further parts of the step may follow."""
         self._num_tokens += num_tokens
         self._ended_at = self._clock()

@@ -13,27 +13,27 @@ from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
 
-# Gives a sequence blocks for a number of tokens; False, and no change, if there are not enough.
+# Allocates a sequence's blocks for a number of tokens. Returns False, without a change, if too few blocks are free.
 Grow: TypeAlias = Callable[[Sequence, int], bool]
 Drafts: TypeAlias = dict[Sequence, tuple[int, ...]]
 
 
 class Drafter(Protocol):
-    """A method of drafting. A sequence's `draft_state` holds the drafter's state of the sequence."""
+    """A method of speculation. The drafter keeps its state of a sequence in `Sequence.draft_state`."""
 
-    has_cost: bool  # `propose` takes time even if it finds no drafts
+    has_cost: bool  # True if `propose` takes time even if it finds no drafts
 
     def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
-        """Returns likely next tokens: for each sequence up to its room, and at most `budget` in all. The drafter
-        allocates the sequences' blocks for the drafts.
+        """Returns likely next tokens of each sequence: at most the sequence's room, and at most `budget` tokens of all
+        sequences. The drafter allocates the sequences' blocks for the drafts.
         """
 
     def forget(self) -> None:
-        """Forgets the content of all blocks."""
+        """Discards the drafter's KV in all blocks."""
 
 
 class NgramDrafter:
-    """Drafts the tokens that followed an earlier match of the sequence's end (prompt lookup)."""
+    """Drafts the tokens after an earlier occurrence of the sequence's last tokens (prompt lookup)."""
 
     has_cost = False
 
@@ -57,7 +57,9 @@ class NgramDrafter:
 
 
 class Drafting:
-    """Adds drafts to the scheduler's plans and counts them; with a `payoff`, leaves out drafts that are slower."""
+    """Adds drafts to the scheduler's plans and counts them. With a `payoff`, adds no drafts while steps with drafts are
+    slower.
+    """
 
     def __init__(
         self,
@@ -74,12 +76,12 @@ class Drafting:
         self._max_model_len = max_model_len
 
     def begin_step(self) -> None:
-        """Notes that a step is being planned."""
+        """Begins a step in `payoff`, before the step is planned."""
         if self._payoff is not None:
             self._payoff.plan()
 
     def commit(self, num_tokens: int) -> None:
-        """Counts tokens of the present step; more parts may follow."""
+        """Adds the tokens of one part of the present step; further parts of the step may follow."""
         if self._payoff is not None:
             self._payoff.commit(num_tokens)
 
@@ -112,8 +114,8 @@ class Drafting:
         self._drafter.forget()
 
     def _room(self, sequence: Sequence) -> int:
-        """Returns the maximum number of drafts; the last token of an answer needs no row, because nothing follows
-        it.
+        """Returns the maximum number of drafts of a sequence. The last token of an answer needs no row, because no
+        token follows it.
         """
         max_tokens = sequence.params.max_tokens or sys.maxsize
         last = min(sequence.num_prompt_tokens + max_tokens, self._max_model_len)

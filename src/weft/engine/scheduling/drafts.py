@@ -1,7 +1,7 @@
-"""Drafts: state of a sequence for guessing its next tokens, and counts of accepted drafts.
+"""Per-sequence state of drafters, and counts of accepted drafts.
 
-A draft costs a row of its step. It never decides a token: the step's sampler accepts it only if the model, with its
-own noise and rules, chooses the same token.
+Each draft token takes one row of a step. A draft never changes an answer: the sampler accepts a draft token only if the
+model, with the sequence's own noise and rules, samples the same token.
 """
 
 from array import array
@@ -14,7 +14,7 @@ _TOKEN_BYTES = array("i").itemsize
 
 
 class NgramLookup:
-    """Follows one sequence, and finds an earlier place in it that matches its end."""
+    """Finds an earlier occurrence of the last tokens of one sequence."""
 
     __slots__ = ("_config", "_tokens")
 
@@ -49,10 +49,11 @@ class NgramLookup:
 
 @dataclass(slots=True)
 class DraftKv:
-    """How much of a sequence the drafter has computed, in the sequence's present blocks.
+    """Number of a sequence's tokens whose KV the drafter has computed, in the sequence's present blocks.
 
-    The last of the `num_tokens` computed tokens were `guessed`: they are valid as far as the sequence chose the
-    same tokens. `num_preemptions` is the sequence's count when it got its blocks.
+    The last of the `num_tokens` computed tokens are the drafts `guessed`: their KV is valid up to the first draft that
+    differs from the sequence. `num_preemptions` is `Sequence.num_preemptions` at the time when the blocks were
+    allocated.
     """
 
     num_preemptions: int
@@ -61,7 +62,7 @@ class DraftKv:
     guessed: tuple[int, ...] = ()
 
     def keep_right(self, token_ids: Sequence[int]) -> None:
-        """Drops computed guesses from the first one that differs from the sequence."""
+        """Drops the KV of drafts from the first draft on that differs from `token_ids`."""
         first = self.num_tokens - len(self.guessed)
         follow = token_ids[first : first + len(self.guessed)]
         num_right = next(

@@ -1,4 +1,4 @@
-"""Rows of a step that begin with something else than the embedding of a token: embeddings and pictures of prompts."""
+"""Rows of a step whose input is not a token's embedding: prompt embeddings, and outputs of the tower for pictures."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -12,7 +12,7 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class Span(NamedTuple):
-    """Tokens `start` to `end` of a sequence, at the rows of the step from `first_row` on."""
+    """Tokens `start` to `end` of a sequence, whose first row in the step is `first_row`."""
 
     sequence: Sequence
     start: int
@@ -27,7 +27,9 @@ class _Given(NamedTuple):
 
 
 def with_given_rows(batch: Batch, spans: Seq[Span]) -> Batch:
-    """Adds the embeddings of rows that have some, and what the tower's items change of positions and attention."""
+    """Adds to the batch the given embeddings of rows, and the RoPE positions and attention ranges that pictures
+    change.
+    """
     given = [rows for span in spans for rows in (*_embeds(span), *_items(span))]
     if given:
         places = [np.arange(g.first_row, g.first_row + len(g.embeds)) for g in given]
@@ -45,7 +47,7 @@ def with_given_rows(batch: Batch, spans: Seq[Span]) -> Batch:
 
 
 def _embeds(span: Span) -> Iterator[_Given]:
-    """Yields the rows whose prompt came as embeddings."""
+    """Yields the prompt embeddings of the span, with their rows in the step."""
     for embeds in span.sequence.request.prompt_embeds:
         begin, end = max(span.start, embeds.start), min(span.end, embeds.start + embeds.num_tokens)
         if begin < end:
@@ -55,7 +57,7 @@ def _embeds(span: Span) -> Iterator[_Given]:
 
 
 def _items(span: Span) -> Iterator[_Given]:
-    """Yields the rows of the tower, run by run."""
+    """Yields the tower's outputs for the span, one run of adjacent rows at a time."""
     for index, item in enumerate(span.sequence.request.items):
         if item.end <= span.start or span.end <= item.start:
             continue
@@ -88,7 +90,7 @@ def _deep_embeds(given: list[_Given]) -> FloatArray | None:
 
 
 def _rope_positions(batch: Batch, spans: Seq[Span]) -> IntArray:
-    """Returns positions of frame, row and column, [rows, 3]."""
+    """Returns the RoPE positions of each row: frame, row and column of a picture, [rows, 3]."""
     positions = np.repeat(batch.positions[:, None], 3, 1)
     for span in spans:
         if span.sequence.rope is None:
@@ -102,7 +104,7 @@ def _rope_positions(batch: Batch, spans: Seq[Span]) -> IntArray:
 
 
 def _attend_ends(batch: Batch, spans: Seq[Span]) -> IntArray:
-    """Returns the last position that each row attends to, [rows]."""
+    """Returns for each row of the step the last position that it attends to, [rows]."""
     ends = batch.positions.copy()
     for span in spans:
         for item in span.sequence.request.items:

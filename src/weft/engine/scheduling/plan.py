@@ -19,7 +19,7 @@ from weft.core.values.types import LogprobRow, PoolingKind
 from weft.engine.scheduling.given_rows import Span, with_given_rows
 from weft.engine.scheduling.sequence import ItemOutput, Sequence
 
-# Rare attributes are looked up in all entries: with `map` and these getters in a third of the time of a loop.
+# `map` with these getters finds the entries with rare attributes in a third of the time of a loop.
 _draft_token_ids = attrgetter("draft_token_ids")
 _has_extras = attrgetter("has_extras")
 _samples = attrgetter("samples")
@@ -29,10 +29,9 @@ _token_type_ids = attrgetter("token_type_ids")
 class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    The model's output for the first `num_leading` rows is needed too, beside the sampled one: for prompt logprobs
-    or pooling. `draft_token_ids` are drafts after the last token; each is computed in a further row. If this entry
-    is the row of an accepted draft, which is now the sequence's last token, `draft_position` is the index of that
-    draft, from 0.
+    Prompt logprobs and pooling also need the model's output for the first `num_leading` rows. `draft_token_ids` are
+    drafts after the last token; each takes a further row. If the sequence's last token is an accepted draft and this
+    entry is its row, `draft_position` is the index of this draft, from 0.
     """
 
     sequence: Sequence
@@ -50,7 +49,7 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def confirming(cls, sequence: Sequence, draft_position: int) -> "PlannedRows":
-        """Makes the entry for the row of the sequence's last token, which was drafted."""
+        """Makes the entry for the row of the sequence's last token, which is an accepted draft."""
         start = sequence.num_tokens - 1
         return cls(sequence, start, 1, True, 0, draft_position=draft_position)
 
@@ -69,7 +68,7 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 class Plan:
     """Contents of one step. Logits are ordered by entry: leading rows, the sampled row, rows of drafts.
 
-    `outputs` are those of the tower that the step computes first.
+    The tower computes `outputs` before the step.
     """
 
     entries: tuple[PlannedRows, ...]
@@ -138,15 +137,17 @@ class Plan:
         )
 
     def _last_rows(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Returns the same arrays if each entry is only its sequence's last token, as in most steps."""
+        """Returns the arrays of `_rows` for a step in which each entry is only its sequence's last token. Most steps
+        are such.
+        """
         ends = np.arange(len(self.entries) + 1, dtype=np.int32)
         token_ids = [entry.sequence.token_ids[-1] for entry in self.entries]
         positions = [entry.start for entry in self.entries]
         return np.array(token_ids, np.int32), np.array(positions, np.int32), ends, ends[:-1]
 
     def _token_sources(self, sampled_places: Mapping[Sequence, int]) -> IntArray | None:
-        """Returns the index of each pending row's token, -1 for known tokens; None without pending tokens. An entry
-        with a pending token has only that row.
+        """Returns for each row the index of its token among the sampled tokens of the previous step, or -1 if the token
+        is known. Returns None if no token is pending. An entry with a pending token has only one row.
         """
         if not any(entry.sequence in sampled_places for entry in self.entries):
             return None
@@ -171,7 +172,7 @@ class Plan:
         )
 
     def _with_extras(self, batch: Batch) -> Batch:
-        """Adds what some requests bring beside tokens: embeddings, pictures, pairs of texts, adapters."""
+        """Adds the inputs of requests beside tokens: embeddings, pictures, token types of text pairs, adapters."""
         requests = [entry.sequence.request for entry in self.entries]
         adapter_ids = [request.lora_id or 0 for request in requests]
         return replace(
@@ -191,7 +192,7 @@ class Plan:
         return spans
 
     def _token_types(self) -> IntArray:
-        """Returns which of two texts each row belongs to."""
+        """Returns the token type of each row: 0 for the first text of a pair, 1 for the second."""
         types: list[int] = []
         for entry in self.entries:
             given = entry.sequence.request.token_type_ids or [0] * entry.sequence.num_tokens
@@ -211,14 +212,16 @@ class SampledRow(msgspec.Struct, frozen=True, eq=False):
 
 
 class PooledRow(msgspec.Struct, frozen=True, eq=False):
-    """Hidden states `collected` of a prompt so far and, at its end, the `pooled` result."""
+    """Result of a pooling request's entry: the hidden states `collected` so far and, at the end of the prompt,
+    `pooled`.
+    """
 
     collected: Collected
     pooled: FloatArray | None = None
 
 
 class FailedRow(msgspec.Struct, frozen=True, eq=False):
-    """An error that ends the sequence; `is_corrupt` if the model's output had values that are not numbers."""
+    """An error that ends the sequence. `is_corrupt` is True if the model's output has NaN values."""
 
     error: str
     is_corrupt: bool = False
@@ -241,7 +244,7 @@ def padded_tables(block_ids: "Seq[array[int]]") -> IntArray:
 def slots_of(
     tables: IntArray, positions: IntArray, query_starts: IntArray, block_size: int
 ) -> IntArray:
-    """Returns the KV slot of each row; each block table has at least one row."""
+    """Returns the KV slot of each row. Each sequence has at least one row."""
     owners = np.arange(len(tables))
     if len(positions) != len(tables):
         owners = np.repeat(owners, query_starts[1:] - query_starts[:-1])
@@ -250,8 +253,8 @@ def slots_of(
 
 
 def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
-    """Returns how many of `num_rows` rows from `start`, all before the sampled row, have an output that is needed:
-    to score prompt tokens, or as part of a pooled result.
+    """Returns the number of rows before the sampled row whose output is needed, to score prompt tokens or for a pooled
+    result. The rows are `num_rows` rows from `start` on.
     """
     match sequence.request.pooling_kind:
         case None:

@@ -29,7 +29,7 @@ class Planner:
         tier: SecondTier | None,
     ) -> None:
         self.budget = StepBudget(config)
-        # The last plan ahead stopped because a sequence must be preempted
+        # True if the last plan ahead stopped because a sequence must be preempted
         self.lacks_blocks = False
         self.num_preemptions = 0
         self.num_lookups = 0
@@ -38,12 +38,12 @@ class Planner:
         self._config = config
         self._cache = cache
         self._queues = queues
-        # Limits the logits that a step with prompt logprobs keeps in memory: each row has the whole vocabulary.
+        # Limits the memory for logits of a step with prompt logprobs: each row has logits of the whole vocabulary.
         self.max_scored_rows = max_scored_rows
         self._tier = tier
 
     def plan(self, admission: Admission, now: float, *, is_ahead: bool) -> Plan | None:
-        """Decides the next step; None if no sequence can be in it. With `is_ahead` no sequence is preempted."""
+        """Decides the next step; returns None if no sequence can run. With `is_ahead` no sequence is preempted."""
         self.budget.begin(self._queues.running, now, is_ahead=is_ahead)
         outputs = self._cache.outputs
         if outputs is not None:
@@ -60,7 +60,7 @@ class Planner:
         return Plan(tuple(entries.values()), () if outputs is None else outputs.to_compute())
 
     def preempt(self, sequence: Sequence) -> None:
-        """Takes the sequence's blocks; it keeps its tokens and computes them again later."""
+        """Frees the sequence's blocks. The sequence keeps its tokens, and their KV is computed again later."""
         self._cache.give_back(sequence)
         self._queues.preempt(sequence)
         sequence.num_preemptions += 1
@@ -98,19 +98,19 @@ class Planner:
                 return
             found = self._cache.find(sequence)
             if not self._cache.fits(sequence, found, reserved):
-                return  # no sequence overtakes the first, or a long prompt would wait for ever
+                return  # no sequence may overtake the first waiting one: otherwise a long prompt would wait forever
             if self._tier is not None and self._starts_fetch(self._tier, sequence, found):
                 reserved += self._cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self._cache.block_size
             budget = self.budget.left_for(sequence, num_cached)
             if sequence.num_tokens - num_cached > budget and not self._config.chunks_prompts:
-                return  # it runs in the next step, whose whole budget holds any prompt
+                return  # the sequence runs in the next step, whose whole budget holds any prompt
             num_tokens = self._chunk(sequence, num_cached, budget)
             if sequence.params.prompt_logprobs is not None:
                 num_tokens = min(num_tokens, self._scorable(sequence, entries))
             if not num_tokens:
-                return  # it runs when the sequences before it have scored their prompts
+                return  # the sequence runs when the sequences before it have scored their prompts
             self._start(sequence, found)
             is_grown = self._cache.grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
@@ -118,29 +118,33 @@ class Planner:
             self._cache.register(sequence, sequence.num_planned_tokens)
 
     def _chunk(self, sequence: Sequence, start: int, budget: int) -> int:
-        """Returns the number of tokens from `start` on that the step computes, whose pictures it may compute too."""
+        """Returns the number of tokens from `start` on that the step computes. The tower outputs of these tokens exist,
+        or the step computes them.
+        """
         num_tokens = self._cache.next_chunk(sequence, start, budget)
         if not sequence.request.items or self._cache.outputs is None:
             return num_tokens
         return self._cache.outputs.chunk(sequence, start, num_tokens)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
-        """Returns the maximum number of tokens, limited if their rows must be scored."""
+        """Returns the maximum number of rows for the sequence in this step. It is limited only if the rows need prompt
+        logprobs.
+        """
         if not sequence.wants_prompt_logprobs:
             return sys.maxsize
         return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
 
     def _starts_fetch(self, tier: SecondTier, sequence: Sequence, found: list[int]) -> bool:
-        """True if more of the sequence's prefix is in the second tier; the sequence waits for these blocks from now
-        on.
+        """Starts to fetch blocks of the sequence's prefix from the second tier. Returns False if the tier has none. A
+        fetching sequence waits for its blocks.
         """
         if sequence.has_fetched:
             return False
-        blocks = self._cache.find_blocks(sequence)  # for some, only the state may be missing
+        blocks = self._cache.find_blocks(sequence)  # blocks in the pool may lack only their state
         missing = self._cache.readable_hashes(sequence)[len(found) :]
         if not tier.start_fetch(sequence, missing, len(blocks) - len(found)):
             return False
-        # Held, so that they are not evicted meanwhile.
+        # The sequence holds these blocks, so that they are not evicted during the fetch.
         num_cached = self._cache.hold(sequence, blocks, has_state=False)
         num_placed = tier.num_placed(sequence) * self._cache.block_size
         is_grown = self._cache.grow(sequence, num_cached + num_placed)

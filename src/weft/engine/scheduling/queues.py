@@ -25,7 +25,7 @@ class Queues:
     def __init__(self) -> None:
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
-        # Not schedulable until their grammar is built, or their blocks are fetched.
+        # These sequences wait until their grammar is built, or their blocks are fetched.
         self.held_back: list[Sequence] = []
         self.by_engine_id: dict[str, list[Sequence]] = {}  # all sequences
 
@@ -36,7 +36,7 @@ class Queues:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Number of tokens of waiting sequences still to compute, cached ones included."""
+        """Number of tokens that waiting sequences must compute; tokens in the prefix cache are counted too."""
         return sum(s.num_tokens for group in (self.waiting, self.held_back) for s in group)
 
     @property
@@ -68,23 +68,23 @@ class Queues:
                 self._wait(sequence)
 
     def run(self, sequence: Sequence) -> None:
-        """Moves a waiting sequence to the running ones."""
+        """Moves a sequence from the waiting to the running queue."""
         self.waiting.remove(sequence)
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_by_order)
 
     def fetch(self, sequence: Sequence) -> None:
-        """Moves a waiting sequence to the ones that wait for blocks."""
+        """Moves a waiting sequence to the queue of held-back sequences, with status `FETCHING`."""
         self.waiting.remove(sequence)
         self._hold_back(sequence, SequenceStatus.FETCHING)
 
     def take_back(self, sequence: Sequence) -> None:
-        """Moves a sequence that was held back to its place among the waiting ones."""
+        """Moves a held-back sequence to its place in the waiting queue."""
         self.held_back.remove(sequence)
         self._wait(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Moves a running sequence to its place among the waiting ones."""
+        """Moves a running sequence to its place in the waiting queue."""
         self.running.remove(sequence)
         self._wait(sequence)
 

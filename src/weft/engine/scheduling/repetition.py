@@ -6,10 +6,10 @@ from weft.core.values.types import RepetitionDetectionParams
 
 
 class RepetitionDetector:
-    """Follows the output of one sequence; each token costs one pass over the pattern sizes.
+    """Detects repeated patterns in the output of one sequence. Each token costs one pass over the pattern sizes.
 
-    For every distance it counts how many of the last tokens equal the token that far before them: a pattern of that
-    size occurs n times in a row when the count reaches n - 1 times the size.
+    For each distance d it counts how many of the last tokens, in a row, equal the token d places earlier. A pattern of
+    d tokens occurs n times in a row when this count reaches (n - 1) * d.
     """
 
     __slots__ = ("_counts", "_needed", "_recent")
@@ -25,7 +25,7 @@ class RepetitionDetector:
         self._recent = np.full(len(sizes), -1, np.int64)  # the last tokens, newest first
 
     def push(self, token_id: int) -> bool:
-        """Adds the next token; True if a pattern now occurs often enough."""
+        """Adds the next token; returns True if a pattern now occurs as often as the params say."""
         self._counts = np.where(self._recent == token_id, self._counts + 1, 0)
         self._recent = np.roll(self._recent, 1)
         self._recent[:1] = token_id

@@ -45,7 +45,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        # A sequence longer than the pool could never run.
+        # A sequence that is longer than the pool could never run.
         self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
         self.admission = Admission.OPEN
         self.cache = PrefixCache(
@@ -65,7 +65,7 @@ class Scheduler:
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
         self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
-        # The last plan was empty, and sequences wait for fetched blocks
+        # True if the last plan was empty and sequences wait for fetched blocks
         self._waits_for_tier = False
         self._followed: Plan | None = None  # the plan in flight when the next one was made
         self._num_arrivals = 0
@@ -103,12 +103,12 @@ class Scheduler:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Number of tokens of waiting sequences still to compute, cached ones included."""
+        """Number of tokens that waiting sequences must compute; tokens in the prefix cache are counted too."""
         return self._queues.num_waiting_tokens
 
     @property
     def has_work(self) -> bool:
-        """True if `plan` may find work, as far as is known before the call."""
+        """True if `plan` may return a step. Only `plan` itself decides this finally."""
         if self.admission is Admission.CLOSED:
             return False
         return bool(self._queues.running) or (
@@ -121,8 +121,8 @@ class Scheduler:
         return self._queues.has_started
 
     def draft_by(self, drafter: Drafter, payoff: DraftPayoff | None = None) -> None:
-        """Drafts with `drafter` as configured, but not while `payoff` finds that drafts are slower. Call it before
-        the first plan.
+        """Turns speculation with `drafter` on; while `payoff` finds steps with drafts slower, plans have no drafts.
+        Call it before the first plan.
         """
         assert self.config.speculation is not None
         most = self.config.speculation.num_speculative_tokens
@@ -154,7 +154,9 @@ class Scheduler:
         self._queues.add(sequences, is_compiling=is_compiling)
 
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
-        """Queues a request that waits for its grammar; or ends it with an error, if `made` is an error message."""
+        """Queues a request that waits for its grammar. If `made` is an error message, ends the request with this
+        error.
+        """
         outputs = []
         for sequence in list(self._queues.by_engine_id.get(engine_id, ())):
             assert sequence.status is SequenceStatus.COMPILING
@@ -201,12 +203,12 @@ class Scheduler:
         return True
 
     def clear_outputs(self) -> None:
-        """Drops the outputs of the tower that no sequence holds."""
+        """Drops all cached tower outputs that no sequence holds."""
         if self.cache.outputs is not None:
             self.cache.outputs.clear()
 
     def end_fetch(self, sequence: Sequence, error: str | None = None) -> list[SequenceOutput]:
-        """Ends a sequence's fetch: with an `error` the sequence ends, else it waits again and the next plan uses
+        """Ends a sequence's fetch. With an `error` the sequence ends too; otherwise it waits, and the next plan uses
         the fetched blocks.
         """
         if sequence.status is SequenceStatus.FETCHING and self._tier is not None:
@@ -232,11 +234,12 @@ class Scheduler:
         return self._plan(is_ahead=False)
 
     def plan_ahead(self, in_flight: Plan) -> Plan | None:
-        """Decides the step after the one in flight, whose tokens are not known; None if planning must wait for
-        them.
+        """Plans the step after the one in flight, before the tokens of the step in flight are known. Returns None if
+        the plan depends on these tokens.
 
-        A sequence that may end with the step in flight has a row in this one, which is wasted if it ends; a
-        sequence that surely ends has none. No sequence is preempted: that is decided when all tokens are known.
+        A sequence that may end with the step in flight has a row in the planned step; the row is wasted if the sequence
+        ends. A sequence that certainly ends has no row. `plan_ahead` preempts no sequence: `plan` decides preemptions,
+        when all tokens are known.
         """
         if self.planner.lacks_blocks or self.admission is Admission.CLOSED:
             return None
@@ -274,20 +277,20 @@ class Scheduler:
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Commits the results of a step: advances and finishes sequences; returns their outputs."""
         self.planner.budget.end(self.stopwatch.tick())
-        # Otherwise states were kept when the step after this one was planned.
+        # If a further step is in flight, snapshots were kept when that step was planned.
         states = None if plan is self._followed else self.cache.states
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
             if sequence.status is not _RUNNING:
-                continue  # ended or preempted since the plan: this token is dropped
+                continue  # the sequence ended or was preempted since the plan: its token is dropped
             sequence.num_pending_tokens = 0
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
                 sequence.num_accepted_tokens += 1
             if entry.draft_position is None or not self._recomputes:
                 end = sequence.num_computed_tokens = entry.start + entry.num_tokens
-                # Accepted drafts are computed without having been planned.
+                # Accepted drafts are computed, but `num_planned_tokens` does not count them yet.
                 sequence.num_planned_tokens = max(sequence.num_planned_tokens, end)
                 if states is not None:
                     states.keep(sequence, end)
@@ -304,7 +307,9 @@ class Scheduler:
         return outputs
 
     def _preempt_all(self) -> None:
-        """Preempts all sequences and clears tier and drafter state, before the cache is cleared."""
+        """Preempts all running sequences, ends all fetches, and clears the second tier and the drafter. The caller then
+        clears the prefix cache.
+        """
         for sequence in list(self._queues.running):
             self.planner.preempt(sequence)
         for sequence in list(self._queues.fetching()):
@@ -337,7 +342,7 @@ class Scheduler:
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
         if sequence.num_planned_tokens > sequence.num_computed_tokens and reason is None:
-            # Tokens in flight are known now.
+            # The step ahead was planned with a pending token, which is known now: its block can be registered.
             self.cache.register(sequence, sequence.num_planned_tokens)
         if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
             return sequence.output(token_ids=[row.token_id])
@@ -397,8 +402,8 @@ class Scheduler:
 def _new_scores(entry: PlannedRows, row: SampledRow) -> list[LogprobRow]:
     """Counts the prompt tokens that the entry scored; returns the scores that its answer emits.
 
-    Positions scored before a preemption are scored again, but their scores were emitted already. The first answer
-    emits the scores for all answers.
+    After a preemption, prompt positions are scored again; scores that were emitted already are left out. Only the first
+    answer of a request emits prompt logprobs.
     """
     sequence = entry.sequence
     scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]

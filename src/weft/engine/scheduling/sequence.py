@@ -26,7 +26,7 @@ from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
 
-# Parameters that change or score a row of logits: all but the temperature.
+# Sampling parameters that change a row of logits, or need its logprobs: all except the temperature.
 _changes = attrgetter(
     *(name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"),
     *("allowed_token_ids", "logit_bias", "logprobs", "min_tokens"),
@@ -36,7 +36,7 @@ _NO_CHANGES = _changes(SamplingParams())
 
 @dataclass(slots=True, eq=False)
 class ItemOutput:
-    """Output of the tower for an item: None until the step that computes it.
+    """Output of the tower for one picture. The arrays are None until a step has computed them.
 
     `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden].
     """
@@ -72,25 +72,25 @@ class Sequence:
     request: Request
     index: int
     order: tuple[int, int]
-    token_ids: list[int] = field(default_factory=list)  # begins as the prompt
-    block_ids: "array[int]" = field(init=False)  # 32 bits, as in a batch
+    token_ids: list[int] = field(default_factory=list)  # the prompt, then the sampled tokens
+    block_ids: "array[int]" = field(init=False)  # 32-bit integers, as in a batch
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
-    state_slot: int | None = None  # place of the state after the planned tokens
-    state_source: int | None = None  # the snapshot that the planned step reads
-    # Block hash of its answer's snapshot, which the next one replaces
+    state_slot: int | None = None  # slot of the state after the planned tokens
+    state_source: int | None = None  # slot of the snapshot that the planned step reads
+    # Block hash of the answer's latest snapshot, which the answer's next snapshot replaces
     last_snapshot: bytes | None = None
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
-    num_pending_tokens: int = 0  # sampled by a step in flight and not known yet: 0 or 1
+    num_pending_tokens: int = 0  # tokens that a step in flight samples: 0 or 1
     num_cached_tokens: int | None = None
-    has_fetched: bool = False  # has fetched blocks since it last ran
+    has_fetched: bool = False  # True if blocks were fetched since the sequence last ran
     num_fetched_tokens: int = 0
     num_preemptions: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     status: SequenceStatus = SequenceStatus.WAITING
-    num_scored_tokens: int = 0  # of the prompt
+    num_scored_tokens: int = 0  # prompt tokens that have logprobs
     grammar: GrammarState | None = None
     repetition: RepetitionDetector | None = None
     reasoning: ReasoningTracker | None = None
@@ -100,11 +100,11 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
-    # Held ones, by the index of their item
+    # Tower outputs that the sequence holds, by the index of the picture in `request.items`
     outputs: dict[int, ItemOutput] = field(default_factory=dict)
-    # Positions of the prompt, [tokens, 3], and the offset of later ones, for models with several a token
+    # For models with several RoPE positions a token: those of the prompt, [tokens, 3], and the offset of later tokens
     rope: tuple[IntArray, int] | None = None
-    sees_items_whole: bool = False  # rows of an item see each other
+    sees_items_whole: bool = False  # True if all rows of a picture attend to each other
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
     # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
     # alone, without logprobs and from the first token on, whether the model's output for rows before the last is read,
@@ -155,7 +155,7 @@ class Sequence:
 
     @property
     def seed(self) -> int:
-        """Seed of the answer: the n answers of a request differ only in their seed."""
+        """Random seed of this answer. The n answers of a request differ only in their seeds."""
         return (self.request.seed + self.index) & _SEED_MASK
 
     @property
@@ -175,7 +175,7 @@ class Sequence:
 
     @property
     def seen_token_ids(self) -> list[int]:
-        """Prompt and output so far, without the placeholders of embeddings."""
+        """Prompt and output tokens so far, without the placeholder tokens of prompt embeddings."""
         seen, before = [], 0
         for embeds in self.request.prompt_embeds:
             seen += self.token_ids[before : embeds.start]
@@ -184,31 +184,32 @@ class Sequence:
 
     @property
     def ruling_grammar(self) -> GrammarState | None:
-        """Grammar of the next token; None while the reasoning that precedes the constrained answer is open."""
+        """Grammar that constrains the next token. None during the reasoning before a constrained answer."""
         is_later = self.reasoning is not None and not self.params.grammar_from_first_token
         return None if is_later and self.is_reasoning else self.grammar
 
     @property
     def is_reasoning(self) -> bool:
-        """True if the reasoning with which the answer began is still open."""
+        """True if the answer is still in its reasoning part."""
         return self.reasoning is not None and not self.reasoning.is_over
 
     @property
     def forced_token_id(self) -> int | None:
-        """Token that must come next because the reasoning budget is spent; else None."""
+        """Next token, if the reasoning budget is spent and forces it; else None."""
         return None if self.reasoning is None else self.reasoning.forced_token_id
 
     @property
     def has_started(self) -> bool:
-        """True if the sequence was ever scheduled; it stays True after a preemption."""
+        """True if the sequence has run, even if it was preempted since."""
         return self.num_cached_tokens is not None
 
     @property
     def skips_cache_read(self) -> bool:
-        """True if no prompt row may come from the prefix cache: prompt logprobs need every prompt row computed.
+        """True if the sequence must compute all prompt rows and read none from the prefix cache, as prompt logprobs
+        require.
 
-        Pooling needs all rows of the pooled result computed; with last-token pooling this is only the last row,
-        which is always computed.
+        Pooling needs every row that it pools. Last-token pooling needs only the prompt's last row, which is never read
+        from the cache.
         """
         pooling = self.request.pooling
         if pooling is not None:
@@ -219,23 +220,24 @@ class Sequence:
 
     @property
     def ends_its_scores(self) -> bool:
-        """True if the first token was just sampled: the last prompt logprobs are emitted with it. The first answer
-        emits them for all.
+        """True if the output with the answer's first token must carry the last prompt logprobs. Only the first answer
+        of a request emits prompt logprobs.
         """
         is_scored = self.params.prompt_logprobs is not None and self.index == 0
         return is_scored and self.num_output_tokens == 1
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """True if some prompt position is not scored yet; no position is scored twice."""
+        """True if the request has prompt logprobs and some prompt position has none yet."""
         is_requested = self.params.prompt_logprobs is not None
         return is_requested and self.num_scored_tokens < self.num_prompt_tokens - 1
 
     def append(self, token_id: int, max_model_len: int) -> tuple[FinishReason | None, int | None]:
-        """Appends the next token; returns the finish reason if the answer ends, and the id of the stop token unless
-        it is the first EOS token.
+        """Appends the next token. If the answer ends, returns the finish reason, and the id of the stop token unless
+        this is the first EOS token.
 
-        Advances grammar, reasoning and repetition detection. Raises `GrammarFailed` if the grammar cannot follow.
+        Advances grammar, reasoning and repetition detection. Raises `GrammarFailed` if the grammar does not accept the
+        token.
         """
         self.token_ids.append(token_id)
         params = self.params

@@ -7,23 +7,25 @@ from weft.core.config.defaults import DEFAULTS
 from weft.core.config.engine import SchedulerConfig
 from weft.engine.scheduling.sequence import Sequence
 
-# Minimum number of prompt rows in a step with streams; and seconds of a step without streams.
+# Minimum number of prompt rows in a step with streams; target seconds of a step without streams.
 _LEAST_BESIDE = 32
 _ALONE_S = 1.0
-# After so many steps with prompts a step without prompts follows, to measure the time of the streams alone.
+# After this number of steps with prompts, one step without prompts measures the time of the streams alone.
 _MIXED_STEPS = 64
 _LEAST_S = 1e-9  # per row
-_CONTEXT_SHIFT = 10  # contexts of less than 1,024 tokens cost a row about the same
-_HEAVIEST_ROWS = 256  # maximum weight of a step in the average time of a row
+_CONTEXT_SHIFT = 10  # a row costs about the same at all contexts below 1,024 tokens
+_HEAVIEST_ROWS = (
+    256  # maximum number of rows by which a step is weighted in the average time of a row
+)
 _SHARE = 0.8  # weight of earlier measurements, after each step
 
 
 class StepBudget:
-    """Sets the number of prompt rows of a step by the times of earlier steps; the scheduler owns it.
+    """Sets the number of prompt rows of a step from the times of earlier steps. The scheduler owns the object.
 
-    While streams run, a step should take `target_itl_ms`, or three times the time of the streams alone if that is
-    longer: each step has a fixed cost, and small steps add up. Without streams a step should take a second. Without
-    a target only the number of rows is limited. Answers do not depend on the budget.
+    With streams, a step should take `target_itl_ms`, or three times the time of the streams alone if this is longer,
+    because each step has a fixed cost. Without streams, a step should take one second. If `target_itl_ms` is 0, only
+    the number of rows is limited. Answers do not depend on the budget.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -33,20 +35,22 @@ class StepBudget:
         if config.speculation is not None and config.speculation.recomputes:
             self._stream_rows += config.speculation.num_speculative_tokens
         self._target_s = config.target_itl_ms / 1e3
-        # Seconds of a step without prompts, by bit length of the number of streams.
+        # Seconds of a step without prompts, by the bit length of the number of streams.
         self._streams_s: dict[int, float] = {}
-        # Prompt rows and their seconds, recent ones with the largest weight, by bit length of their context.
+        # Weighted sums of prompt rows and of their seconds, by `_context_bits`; recent steps have the largest weight.
         self._prompts: dict[int, tuple[float, float]] = {}
         self._num_mixed = 0
-        self._steps: list[_Step] = []  # planned and not measured yet; the last is being planned
+        self._steps: list[
+            _Step
+        ] = []  # planned steps without a measured time; the last one is being planned
         self._ended_at = 0.0  # end of the last measured step
         self._num_left = 0
-        self._num_reserved = 0  # rows for streams that are not in the plan yet
+        self._num_reserved = 0  # rows reserved for streams that are not in the plan yet
         self._least = 0
-        self._seconds = 0.0  # time left for prompts
+        self._seconds = 0.0  # seconds left for prompts
 
     def begin(self, running: Iterable[Sequence], now: float, *, is_ahead: bool = False) -> None:
-        """Begins planning a step; the step before is over or, with `is_ahead`, in flight."""
+        """Begins planning a step. The previous step is over or, with `is_ahead`, in flight."""
         self._num_left = self._config.max_num_batched_tokens
         if not self._target_s:
             return
@@ -69,19 +73,21 @@ class StepBudget:
             self._seconds = max(self._target_s - alone_s, 2 * alone_s)
 
     def end(self, now: float) -> None:
-        """Notes that results of the first unfinished step are committed; more parts of the step may follow."""
+        """Records the end time of the first unfinished step, whose results are committed. Further parts of that step
+        may follow.
+        """
         if self._steps:
             open_steps = (step for step in self._steps if step.ended_at is None)
             next(open_steps, self._steps[-1]).ended_at = now
 
     def left_for(self, sequence: Sequence, start: int) -> int:
-        """Returns the number of rows that the sequence may have, from its token `start` on."""
+        """Returns the maximum number of rows of the sequence in this step, from its token `start` on."""
         is_stream = self._target_s and sequence in self._steps[-1].streams
         return self._num_left if is_stream else self._left_at(start)
 
     @property
     def is_full(self) -> bool:
-        """True if no prompt may have a row."""
+        """True if the step has no room for prompt rows."""
         return self._left_at(0) <= 0
 
     @property
@@ -91,7 +97,7 @@ class StepBudget:
         return self._left_at(0) if is_mixed else self._num_left
 
     def take(self, sequence: Sequence, num_rows: int) -> None:
-        """Counts rows that the sequence gets."""
+        """Subtracts the sequence's `num_rows` rows from the budget."""
         self._num_left -= num_rows
         if not self._target_s:
             return
@@ -107,13 +113,15 @@ class StepBudget:
         step.chunks.append((_context_bits(start + num_rows // 2), num_rows))
 
     def _is_stream(self, sequence: Sequence) -> bool:
-        """True if only the sequence's next token must be computed, and it is not the first."""
+        """True if the sequence is decoding: its prompt is computed, and one token and its drafts are left to
+        compute.
+        """
         num_tokens = len(sequence.token_ids) + sequence.num_pending_tokens
         num_rows = num_tokens - sequence.num_planned_tokens
         return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
 
     def _left_at(self, start: int) -> int:
-        """Returns the number of rows that a prompt may have from `start` on."""
+        """Returns the maximum number of rows of a prompt in this step, from token `start` on."""
         if not self._target_s:
             return self._num_left
         row_s = self._row_s_at(start)
@@ -121,7 +129,9 @@ class StepBudget:
         return max(0, min(self._num_left - self._num_reserved, max(num_rows, self._least)))
 
     def _row_s_at(self, start: int) -> float | None:
-        """Returns the seconds of a prompt row at this context, or at the nearest context with measurements."""
+        """Returns the measured seconds per prompt row at this context length, or at the nearest measured context
+        length.
+        """
         bits = _context_bits(start)
         nearest = min(self._prompts, key=lambda known: abs(known - bits), default=None)
         if nearest is None:
@@ -130,10 +140,10 @@ class StepBudget:
         return seconds / rows
 
     def _learn(self, step: "_Step", seconds: float) -> None:
-        """Learns from the time of a step."""
+        """Updates the estimates from the measured seconds of a step."""
         size = len(step.streams).bit_length()
         if step.chunks:
-            # The fixed cost of a step without streams is estimated as that of one stream.
+            # A step without streams has about the fixed cost of a step with one stream.
             beside_s = seconds - self._streams_s.get(size or 1, 0.0)
             least_s = step.expected_s / 2 or seconds / 4
             if step.streams:
@@ -144,7 +154,7 @@ class StepBudget:
             self._learn_rows(step.chunks, max(beside_s, least_s) / num_rows)
         elif step.streams:
             self._num_mixed = 0
-            # A single longer time is mostly a delay from outside.
+            # A single longer time is mostly a delay outside the engine.
             before_s = self._streams_s.get(size, seconds)
             self._streams_s[size] = min(seconds, (before_s + seconds) / 2)
 
@@ -161,9 +171,9 @@ class _Step:
 
     began_at: float
     streams: set[Sequence]
-    # Bit length of the context, and rows.
+    # Pairs of `_context_bits` and number of rows.
     chunks: list[tuple[int, int]] = field(default_factory=list)
-    expected_s: float = 0.0  # of the chunks
+    expected_s: float = 0.0  # expected seconds of `chunks`
     ended_at: float | None = None
 
 

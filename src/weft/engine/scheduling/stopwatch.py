@@ -1,4 +1,4 @@
-"""`Stopwatch`: times when sequences arrive, start, get tokens and end."""
+"""`Stopwatch`: measures queue time, time to first token, inter-token latency and duration of sequences."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class Stopwatch:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._now = clock()
-        self.num_prompt_tokens = 0  # of sequences that have their first token
+        self.num_prompt_tokens = 0  # prompt tokens of sequences that have their first token
         self.num_generated_tokens = 0
         self._intervals: dict[float, int] = {}
         self._ended: list[SequenceTimes] = []
@@ -31,7 +31,7 @@ class Stopwatch:
         return self._clock()
 
     def tick(self) -> float:
-        """Reads the clock; the following events get this time."""
+        """Reads the clock. Events until the next `tick` get this time."""
         self._now = self._clock()
         return self._now
 
@@ -48,12 +48,12 @@ class Stopwatch:
         sequence.last_token_at = self._now
 
     def finish_prompt(self, sequence: Sequence) -> None:
-        """Notes that the prompt is computed; no token follows."""
+        """Records the end of the prefill of a pooling request, which samples no token."""
         self.num_prompt_tokens += sequence.num_prompt_tokens
         sequence.first_token_at = sequence.last_token_at = self._now
 
     def end(self, sequence: Sequence) -> None:
-        """Notes that the sequence has ended, for whatever reason."""
+        """Records the end of the sequence, finished or aborted."""
         request = sequence.request
         times = SequenceTimes(
             queue_s=_between(sequence.queued_at, sequence.scheduled_at),
@@ -69,9 +69,7 @@ class Stopwatch:
         self.finished.append((sequence.number, self._now, times))
 
     def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
-        """Returns the intervals between tokens with their counts, and the times of finished sequences; each only
-        once.
-        """
+        """Returns inter-token intervals with their counts, and the times of finished sequences, since the last call."""
         intervals, self._intervals = self._intervals, {}
         ended, self._ended = self._ended, []
         return list(intervals.items()), ended

@@ -1,7 +1,7 @@
-"""`TowerOutputs`: rows of the tower by the hash of an item, within a bound of bytes; the scheduler owns it.
+"""`TowerOutputs`: cache of the tower's output rows by picture hash, limited in bytes. The scheduler owns the object.
 
-A sequence holds the outputs of its items from the step that computes their first tokens to the step that computes
-their last. Outputs that nobody holds stay until their memory is needed, the least recently used first.
+A sequence holds the output of a picture from the step that computes the picture's first token to the step that computes
+its last. Outputs without holders are evicted when their memory is needed, least recently used first.
 """
 
 from collections import OrderedDict
@@ -15,21 +15,21 @@ from weft.model.towers.positions import PlacedGrid, rope_positions
 
 @dataclass(slots=True)
 class ItemCounts:
-    """Items that were looked up, and those of them whose outputs were there."""
+    """Number of lookups of pictures in the cache, and number of hits."""
 
     num_queries: int = 0
     num_hits: int = 0
 
 
 class TowerOutputs:
-    """Cache of outputs, which decides the items of each step."""
+    """Cache of tower outputs. It decides for which pictures the tower runs before each step."""
 
     def __init__(self, config: PicturesConfig) -> None:
         self.counts = ItemCounts()
         self._config = config
         self._outputs: OrderedDict[str, ItemOutput] = OrderedDict()
         self._num_bytes = 0
-        self._num_left = 0  # rows that the planned step may still compute
+        self._num_left = 0  # tower rows that the planned step may still compute
         self._planned: list[ItemOutput] = []
 
     def begin_step(self) -> None:
@@ -38,14 +38,16 @@ class TowerOutputs:
         self._planned = []
 
     def to_compute(self) -> tuple[ItemOutput, ...]:
-        """Returns the outputs that the planned step must compute first."""
+        """Returns the outputs that the tower must compute before the planned step."""
         return tuple(output for output in self._planned if output.num_holders)
 
     def chunk(self, sequence: Sequence, start: int, num_tokens: int) -> int:
-        """Returns how many of these tokens from `start` on the step may compute, and holds the outputs of their items.
+        """Returns how many of `num_tokens` tokens from `start` on the step may compute. The sequence then holds the
+        tower outputs of these tokens.
 
-        A chunk ends before an item whose output must wait. Where an item's tokens see each other, no chunk ends among
-        them: it ends before them, or after them if it would be empty.
+        A chunk ends before a picture whose output has no room in this step. In models whose picture tokens attend to
+        each other, a chunk never splits such a run of tokens: it ends before the run, or after the run if the chunk
+        would be empty.
         """
         end = start + num_tokens
         for index, item in enumerate(sequence.request.items):
@@ -57,13 +59,13 @@ class TowerOutputs:
         return end - start
 
     def release(self, sequence: Sequence, end: int | None = None) -> None:
-        """Releases the outputs of items that end at `end` or before; None: of all."""
+        """Releases the sequence's outputs of pictures that end at token `end` or before; None releases all outputs."""
         for index in list(sequence.outputs):
             if end is None or sequence.request.items[index].end <= end:
                 output = sequence.outputs.pop(index)
                 output.num_holders -= 1
                 if output.embeds is None and not output.num_holders:
-                    self._drop(output)  # its step was not computed
+                    self._drop(output)  # the step that should compute it did not run
 
     def clear(self) -> None:
         """Drops all outputs that nobody holds. Call it only between steps."""
@@ -76,7 +78,9 @@ class TowerOutputs:
         assert all(output.num_holders >= 0 for output in self._outputs.values())
 
     def _hold(self, sequence: Sequence, index: int, item: PlacedItem) -> bool:
-        """Makes the sequence hold the output of an item; False if it must wait."""
+        """Makes the sequence hold the output of a picture. Returns False if the step or the cache has no room for the
+        output.
+        """
         if index in sequence.outputs:
             return True
         output = self._outputs.get(item.hash)
@@ -93,9 +97,10 @@ class TowerOutputs:
         return True
 
     def _add(self, item: PlacedItem) -> ItemOutput | None:
-        """Adds an output that the step will compute; None if the step or the memory has no room for it.
+        """Adds an output for the tower to compute in this step. Returns None if the step or the cache has no room for
+        the output.
 
-        An item that is larger than either is computed alone.
+        A picture that exceeds the limit of a step, or of the cache, is computed alone.
         """
         num_rows = item.num_rows
         if self._planned and num_rows > self._num_left:
@@ -126,7 +131,9 @@ class TowerOutputs:
 
 
 def place_items(sequences: list[Sequence], config: PicturesConfig) -> None:
-    """Sets what the sequences of one request need of its items: positions, and whether their rows see each other."""
+    """Sets in the sequences of one request the RoPE positions of its pictures, and whether rows of a picture attend to
+    each other.
+    """
     request, pixels = sequences[0].request, config.settings.pixels
     rope = None
     if config.has_rope_sections:
@@ -142,7 +149,7 @@ def place_items(sequences: list[Sequence], config: PicturesConfig) -> None:
 
 
 def _whole(items: list[PlacedItem], start: int, end: int) -> int:
-    """Returns the end of a chunk that cuts no run of tokens that see each other."""
+    """Returns an end of the chunk `start` to `end` that splits no run of picture tokens that attend to each other."""
     for item in items:
         for first, length in item.runs:
             begin = item.start + first

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 class BlockPool:
     """Counts the holders of `num_blocks` blocks and keeps the free ones in order of reuse.
 
-    A free block may still be labelled: then its content can be found again and shared. Blocks without a label are
-    allocated first; of the labelled ones, the one that is free for longest. Allocating a labelled block drops its
-    label and calls `on_evict`.
+    A free block may have a label: its content can then be found by hash and shared. Free blocks without a label are
+    allocated first. Labelled blocks follow, least recently freed first. Allocating a labelled block drops its label and
+    calls `on_evict`.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
@@ -35,7 +35,7 @@ class BlockPool:
         return len(self._free)
 
     def num_free_beside(self, block_ids: Iterable[int]) -> int:
-        """Returns how many blocks are left without holders when these are shared."""
+        """Returns the number of blocks that stay free after `share` of these blocks."""
         return len(self._free) - sum(not self._num_holders[block_id] for block_id in block_ids)
 
     def allocate(self, num_blocks: int) -> list[int]:
@@ -59,8 +59,8 @@ class BlockPool:
             self._num_holders[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """Removes one holder from each block. Pass a sequence's blocks last to first: its tail, which the fewest
-        other prompts share, is then reused first.
+        """Removes one holder from each block. The caller passes a sequence's blocks last to first: blocks released
+        first are reused first, and the fewest other prompts share a sequence's last blocks.
         """
         for block_id in block_ids:
             self._num_holders[block_id] -= 1
@@ -78,7 +78,9 @@ class BlockPool:
         self._labelled.add(block_id)
 
     def unlabel(self, block_id: int) -> bool:
-        """Forgets the block's content; True if it had a label. A free block is then reused first."""
+        """Removes the block's label; returns True if the block had a label. A free block without a label is reused
+        first.
+        """
         if block_id not in self._labelled:
             return False
         self._labelled.remove(block_id)
@@ -88,7 +90,7 @@ class BlockPool:
         return True
 
     def unlabel_all(self) -> None:
-        """Forgets every block's content."""
+        """Removes the labels of all blocks."""
         self._labelled.clear()
         self.num_free_labelled = 0
 

@@ -33,8 +33,8 @@ from weft.engine.scheduling.tower_outputs import TowerOutputs
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content of a block of the pool, in the form of cache events; or of a slot: the state after the block of that
-    hash.
+    """Content of a KV block, in the form of a cache event; or of a state slot: the state after the block
+    `block_hash`.
     """
 
     place: int
@@ -43,10 +43,10 @@ class Content:
 
 
 class PrefixCache:
-    """Blocks by the hash of all tokens up to their end. Several blocks may have the same hash.
+    """KV blocks, found by the hash of all tokens up to the block's end. Several blocks may have the same hash.
 
-    With `keeps_evicted` it remembers the content of each block, and `take_evicted` returns evicted content. A state
-    snapshot is lent, evicted and forgotten together with its block.
+    With `keeps_evicted` the cache records the content of each block, and `take_evicted` returns evicted content. A
+    state snapshot is lent, evicted and forgotten together with its block.
     """
 
     def __init__(
@@ -67,9 +67,7 @@ class PrefixCache:
         self._content_by_block: dict[int, BlockStored] | None = {} if keeps_evicted else None
         self._evicted: list[Content] = []
         self._nonce = os.urandom(16)
-        self.outputs: TowerOutputs | None = (
-            None  # set by the scheduler of a model that takes pictures
-        )
+        self.outputs: TowerOutputs | None = None  # set by the scheduler of a model with pictures
         self._is_enabled = is_enabled
         self._weights_epoch = 0
         self._blocks_by_hash: dict[bytes, list[int]] = {}
@@ -92,8 +90,8 @@ class PrefixCache:
             hashes.append(block_hash(parent, sequence.token_ids[start : start + size], items))
 
     def readable_hashes(self, sequence: Sequence) -> list[bytes]:
-        """Returns the hashes of the blocks that the sequence may take from the cache. At least the last token is
-        excluded: it must be computed, for its logits.
+        """Returns the hashes of the blocks that the sequence may take from the cache. The block with the sequence's
+        last token is never among them: the last token must be computed, for its logits.
         """
         if not self._is_enabled or sequence.skips_cache_read:
             return []
@@ -102,14 +100,18 @@ class PrefixCache:
         return sequence.block_hashes[:num_full]
 
     def find(self, sequence: Sequence) -> list[int]:
-        """Returns the longest cached prefix of the sequence that it can continue from, as block ids."""
+        """Returns the block ids of the longest cached prefix from which the sequence can continue. In a model with
+        states, a snapshot must exist at the end of the prefix.
+        """
         found = self.find_blocks(sequence)
         if self.states is not None:
             del found[self.states.num_reusable(sequence.block_hashes[: len(found)]) :]
         return found
 
     def find_blocks(self, sequence: Sequence) -> list[int]:
-        """Returns the longest cached prefix of the sequence as block ids, whether or not a state follows it."""
+        """Returns the block ids of the sequence's longest cached prefix, even if no state snapshot exists at its
+        end.
+        """
         found: list[int] = []
         for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
@@ -138,10 +140,10 @@ class PrefixCache:
         self._events.append(stored_blocks(sequence, first, num_full, self.block_size))
 
     def adopt(self, sequence: Sequence, digest: bytes, block_id: int | None = None) -> int | None:
-        """Gives a fetching sequence its next block, findable at once; the caller writes the content.
+        """Gives a fetching sequence its next block and registers the block; the caller writes the block's content.
 
-        With `block_id` the content is there already. Returns None, without a change, if no block is free, the
-        sequence fetches no more, or `digest` or `block_id` belongs to another block.
+        A given `block_id` means that this block already has the content. Returns None, without a change, if no block is
+        free, the sequence is not fetching any more, or `digest` or `block_id` is not that of the sequence's next block.
         """
         place = sequence.num_computed_tokens // self.block_size
         is_next = [digest] == sequence.block_hashes[place : place + 1]
@@ -158,10 +160,11 @@ class PrefixCache:
         return sequence.block_ids[place]
 
     def adopt_state(self, sequence: Sequence, digest: bytes, slot: int | None = None) -> int | None:
-        """Makes the slot of a fetching sequence the snapshot of that block; the caller writes the content.
+        """Makes the state slot of a fetching sequence the snapshot of the block `digest`; the caller writes the slot's
+        content.
 
-        With `slot` the content is there already. Returns None, without a change, if there is such a snapshot, the
-        sequence fetches no more, or the block is not one of its blocks.
+        A given `slot` means that this slot already has the content. Returns None, without a change, if the block has a
+        snapshot already, the sequence is not fetching any more, or the block is not among its fetched blocks.
         """
         num_there = sequence.num_computed_tokens // self.block_size
         is_its = digest in sequence.block_hashes[:num_there] and digest in self._blocks_by_hash
@@ -177,7 +180,9 @@ class PrefixCache:
         return sum(self._num_blocks(s.num_tokens) - len(s.block_ids) for s in sequences)
 
     def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
-        """True if the whole sequence, not just its first chunk, has room now, beside `reserved` blocks."""
+        """True if the pool has room for the whole sequence, not just for its first chunk, while `reserved` blocks stay
+        free.
+        """
         if self.states is not None:
             snapshot = self.states.slot_of(sequence.block_hashes[len(found) - 1]) if found else None
             if not self._has_room(self.states.pool, 1, [] if snapshot is None else [snapshot]):
@@ -186,8 +191,8 @@ class PrefixCache:
         return self._has_room(self.pool, num_blocks - len(found) + reserved, found)
 
     def hold(self, sequence: Sequence, found: list[int], *, has_state: bool = True) -> int:
-        """Makes the sequence begin with these blocks, and the state after them if `has_state`; returns their number
-        of tokens.
+        """Makes the sequence begin with the cached blocks `found`, and with the state after them if `has_state`.
+        Returns the number of cached tokens.
         """
         self.pool.share(found)
         if self.states is not None and found and has_state:
@@ -217,7 +222,9 @@ class PrefixCache:
         return True
 
     def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
-        """Returns how many tokens may be computed from `start` on: at most up to the next state snapshot."""
+        """Returns the number of tokens from `start` on that one step may compute: at most `budget`, and no further than
+        the next boundary that gets a state snapshot.
+        """
         num_left = len(sequence.token_ids) + sequence.num_pending_tokens - start
         num_tokens = min(num_left, budget)
         if self.states is None or not self._is_enabled:
@@ -241,8 +248,8 @@ class PrefixCache:
         sequence.num_planned_tokens = sequence.num_computed_tokens = 0
 
     def lend(self, sequence: Sequence, reason: FinishReason | None) -> dict[str, Any] | None:
-        """Lends the full blocks of a finished prompt to another engine, if the request says so; returns the params
-        to fetch them.
+        """Lends the full blocks of a finished prompt to another engine, if the request's params say so. Returns the
+        transfer params with which the other engine fetches the blocks; None if nothing is lent.
         """
         if self.lent is None or reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return None
@@ -253,12 +260,12 @@ class PrefixCache:
         if self.states is not None and hashes:
             slot = self.states.slot_of(hashes[-1])
         if not block_ids or (self.states is not None and slot is None):
-            return None  # blocks lent ahead are taken back when the sequence ends
+            return None  # blocks that `lend_ahead` lent are taken back when the sequence ends
         return self.lent.lend(sequence.request.engine_id, block_ids, hashes, slot)
 
     def lend_ahead(self, sequence: Sequence) -> dict[str, Any] | None:
-        """Lends the computed blocks of a prompt in progress, if the request says so; returns the params to fetch
-        all of it, once.
+        """Lends the computed blocks of a prompt in progress, if the request's params say so. The first call that lends
+        returns the transfer params with which another engine fetches the whole prompt; other calls return None.
         """
         if self.lent is None or not lends_chunks(sequence.params.extra_args):
             return None
@@ -277,7 +284,9 @@ class PrefixCache:
         return self.lent.lend_ahead(engine_id, block_ids, hashes, num_computed)
 
     def _lent_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
-        """Returns the full blocks of the prompt, up to the last state boundary, and their hashes."""
+        """Returns the prompt's full blocks and their hashes. In a model with states the blocks end at the prompt's last
+        boundary.
+        """
         num_tokens = sequence.num_prompt_tokens
         if self.states is not None:
             num_tokens = self.states.last_boundary(sequence)
@@ -294,14 +303,16 @@ class PrefixCache:
                 self._forget(block_id)
 
     def take_evicted(self) -> list[Content]:
-        """Returns the content of blocks and slots that were reallocated since the last call; a step will overwrite
-        it.
+        """Returns the content of blocks and slots that were reallocated since the last call. The next step overwrites
+        this content.
         """
         evicted, self._evicted = self._evicted, []
         return evicted
 
     def lasting_content(self) -> list[Content]:
-        """Returns the content of free blocks that another process may find; last to be evicted comes first."""
+        """Returns the content of free blocks whose hashes are valid in other processes too, the last to be evicted
+        first.
+        """
         content = self._content_by_block or {}
         free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
         lasting = [(b, found) for b, found in free if not self._nonce_for(found.lora_name)]
@@ -322,14 +333,14 @@ class PrefixCache:
         self._events.append(AllBlocksCleared())
 
     def start_weights_epoch(self) -> None:
-        """Handles new weights: no block computed so far is found from now on."""
+        """Starts an epoch of new weights: makes all blocks of the old weights unfindable."""
         self._weights_epoch += 1
         if self.outputs is not None:
             self.outputs.clear()
         self.clear()
 
     def take_events(self) -> list[KvEvent]:
-        """Returns the changes since the last call, in order."""
+        """Returns the cache events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -343,7 +354,9 @@ class PrefixCache:
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
 
     def _has_room(self, pool: BlockPool, count: int, beside: Seq[int] = ()) -> bool:
-        """True if `count` blocks of a pool are free, `beside` not counted; ends leases as far as needed."""
+        """True if `count` blocks of a pool are free, without counting the blocks `beside`. Ends leases if too few
+        blocks are free.
+        """
         if count <= pool.num_free_beside(beside):
             return True
         return self.lent is not None and self.lent.make_room(pool, count, beside)
@@ -357,14 +370,14 @@ class PrefixCache:
             block_size=self.block_size,
             weights_epoch=self._weights_epoch,
             lora_name=request.lora_name,
-            lora_generation=request.lora_id or 0,  # a new one each time an adapter is loaded
+            lora_generation=request.lora_id or 0,  # each load of an adapter has a new id
             cache_salt=request.cache_salt,
             process_nonce=self._nonce_for(request.lora_name),
         )
 
     def _nonce_for(self, lora_name: str | None) -> bytes:
-        """Returns a per-process nonce if hashes depend on epochs or adapter ids, which another process counts
-        differently.
+        """Returns a nonce of this process if the hashes depend on a weights epoch or an adapter id, because other
+        processes count epochs and ids differently. Otherwise returns an empty nonce.
         """
         return self._nonce if self._weights_epoch or lora_name else b""
 

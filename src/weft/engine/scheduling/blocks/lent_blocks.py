@@ -19,62 +19,67 @@ class Lender(Protocol):
         num_computed: int,
         slot: int | None,
     ) -> dict[str, Any]:
-        """Lends these blocks until `withdraw`; the first `num_computed` are computed. Returns the params to fetch
-        them.
+        """Lends these blocks until `withdraw`; the first `num_computed` are computed. Returns the transfer params with
+        which another engine fetches the blocks.
 
-        `slot` has the state after the last block, if the model has states and it is computed.
+        `slot` holds the state after the last block, if the model has states and this state is computed.
         """
 
     def share(self, request_id: str) -> dict[str, Any]:
-        """Lends the blocks of this lease to one more engine, for a full lease time; returns the params to fetch
-        them.
+        """Lends the blocks of this lease to one more engine, for a full lease time. Returns the transfer params with
+        which that engine fetches the blocks.
         """
 
     def advance(self, request_id: str, num_computed: int, slot: int | None) -> None:
-        """Notes that more blocks, or the state, are computed."""
+        """Makes further blocks of a lease, or its state, available to the engine that fetches them: they are computed
+        now.
+        """
 
     def withdraw(self, request_id: str) -> None:
         """Ends a lease; when this returns, no thread reads its blocks."""
 
 
-MAX_LEASES = 1024  # each takes about 10 KiB
+MAX_LEASES = 1024  # a lease takes about 10 KiB
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
     prompt_hash: bytes
     block_ids: list[int]
-    slots: list[int]  # slot of the state after them, if the model has states
+    slots: list[int]  # the slot of the state after these blocks, if the model has states
 
 
 class LentBlocks:
-    """Leases, which hold blocks beside the sequences. If blocks run out, the oldest leases end.
+    """The leases of an engine. A lease holds blocks in the same way as a sequence. If blocks run out, the oldest leases
+    end.
 
-    The oldest leases also end if slots run out, of which a lease has one if the model has states, and if there are
-    too many leases. A prompt is never held twice: its lease is shared.
+    In a model with states each lease also holds one state slot. The oldest leases end if slots run out, and if there
+    are more than `MAX_LEASES` leases. Requests with the same prompt share one lease.
     """
 
     def __init__(self, pool: BlockPool, slot_pool: BlockPool | None, lender: Lender) -> None:
         self._pool = pool
         self._slot_pool = slot_pool
         self._lender = lender
-        self._held: OrderedDict[str, _Held] = OrderedDict()  # by request, the oldest first
-        self._by_prompt: dict[bytes, str] = {}  # request of the lease, by hash of the prompt
-        # Leases of sequences that still run and hold their blocks themselves: params to fetch them, by request.
+        self._held: OrderedDict[str, _Held] = OrderedDict()  # by request id, oldest first
+        self._by_prompt: dict[bytes, str] = {}  # request id of the lease, by hash of the prompt
+        # Transfer params by request id, for leases of running sequences. Such a sequence holds its blocks itself.
         self._ahead: dict[str, dict[str, Any]] = {}
 
     def __iter__(self) -> Iterator[int]:
-        """Yields block ids, each as often as it is lent."""
+        """Yields the id of each lent block, once for each lease of the block."""
         return (block_id for held in self._held.values() for block_id in held.block_ids)
 
     def slots(self) -> Iterator[int]:
-        """Yields state slots, each as often as it is lent."""
+        """Yields each lent state slot, once for each lease of the slot."""
         return (slot for held in self._held.values() for slot in held.slots)
 
     def lend(
         self, request_id: str, block_ids: list[int], hashes: list[bytes], slot: int | None
     ) -> dict[str, Any]:
-        """Holds these blocks, and the state after them, for another engine; returns the params to fetch them."""
+        """Holds these blocks, and the state after them, for another engine. Returns the transfer params with which that
+        engine fetches the blocks.
+        """
         is_ahead = request_id in self._ahead
         if not is_ahead and (same := self._by_prompt.get(hashes[-1])) is not None:
             self._held.move_to_end(same)
@@ -94,19 +99,21 @@ class LentBlocks:
         return self._ahead.pop(request_id)
 
     def is_ahead(self, request_id: str) -> bool:
-        """True if blocks of a sequence that still runs are lent."""
+        """True if this request's sequence is running and its blocks are lent already."""
         return request_id in self._ahead
 
     def lend_ahead(
         self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
     ) -> dict[str, Any]:
-        """Lends blocks that their sequence holds and still computes; returns the params to fetch them."""
+        """Lends blocks that a running sequence holds and is still computing. Returns the transfer params to fetch the
+        blocks.
+        """
         found = self._lender.offer(request_id, block_ids, hashes, num_computed, None)
         self._ahead[request_id] = found
         return found
 
     def advance(self, request_id: str, num_computed: int) -> None:
-        """Notes that more blocks of a running sequence's lease are computed."""
+        """Updates the number of computed blocks in the lease of a running sequence."""
         self._lender.advance(request_id, num_computed, None)
 
     def take_back(self, request_id: str) -> None:

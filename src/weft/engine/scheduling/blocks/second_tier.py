@@ -8,7 +8,7 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class SecondTier(Protocol):
-    """Places of blocks outside the pool: a second tier, or other engines."""
+    """Storage of blocks outside the pool: a second tier, or the pools of other engines."""
 
     @property
     def keeps_evicted(self) -> bool:
@@ -16,25 +16,28 @@ class SecondTier(Protocol):
 
     @property
     def lender(self) -> Lender | None:
-        """Lends blocks of the pool to other engines; None if there is no lending."""
+        """Component that lends the pool's blocks to other engines; None if the engine lends no blocks."""
 
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """Begins to read as many of these first blocks as it has; False if it does not have the first.
+        """Starts to fetch the longest prefix of these blocks that the tier has. Returns False if the tier lacks the
+        first block.
 
-        For a model with states it reads up to a block that has a state, and the state too. The first `num_in_pool`
-        blocks are in the pool already: only a state is missing there.
+        In a model with states the fetch ends at a block that has a state, and includes this state. The first
+        `num_in_pool` blocks are in the pool already: for these the fetch reads only the state.
         """
 
     def num_placed(self, sequence: Sequence) -> int:
-        """Returns how many blocks the fetch writes directly into the pool, into blocks that the sequence must hold."""
+        """Returns the number of blocks that the fetch writes directly into the pool. The sequence must hold these
+        blocks.
+        """
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """Ends the sequence's fetch; its blocks are not written any more."""
+        """Ends the sequence's fetch. The tier writes no further blocks of the sequence."""
 
     def forget(self, request: Request) -> None:
-        """Notes that a request has ended."""
+        """Drops the tier's data about a request that has ended."""
 
     def clear(self) -> None:
         """Forgets all blocks, and cancels fetches."""

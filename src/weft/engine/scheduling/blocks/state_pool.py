@@ -1,8 +1,8 @@
-"""`StatePool`: slots for the states of recurrent layers, and the snapshots that other sequences may continue from.
+"""`StatePool`: slots for the states of recurrent layers, and snapshots from which other sequences may continue.
 
-A sequence writes into a slot of its own. At a boundary that gets a snapshot, the slot itself becomes the snapshot,
-found by the hash of the block that ends there; the sequence reads it once more, and writes into another slot. So no
-state is ever copied. Plain integers, no device.
+A sequence writes into a slot of its own. At a boundary that gets a snapshot, the slot itself becomes the snapshot; it
+is found by the hash of the block that ends at the boundary. The sequence's next step reads the snapshot and writes into
+another slot. So no state is ever copied. Plain integers, no device.
 """
 
 from collections import Counter
@@ -14,14 +14,12 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class StatePool:
-    """Pool of state slots. Snapshots without readers are allocated last; of these, the one unread for longest
-    first.
-    """
+    """Pool of state slots. Free slots with a snapshot are allocated last, least recently released first."""
 
     def __init__(
         self, config: StateCacheConfig, block_size: int, on_evict: Callable[[int, bytes], None]
     ) -> None:
-        """`on_evict` is called with the slot and the block hash of a snapshot that is given out."""
+        """`on_evict` is called with the slot and the block hash of a snapshot whose slot is allocated again."""
         self.pool = BlockPool(config.num_slots, self._evict)
         self._on_evict = on_evict
         self._interval = config.mamba_block_size
@@ -35,14 +33,14 @@ class StatePool:
         return len(self._slot_by_hash)
 
     def num_reusable(self, block_hashes: list[bytes]) -> int:
-        """Returns how many of a sequence's first blocks lie before the last boundary with a snapshot."""
+        """Returns the number of a sequence's first blocks up to its last block that has a snapshot."""
         found = (
             i for i in range(len(block_hashes), 0, -1) if block_hashes[i - 1] in self._slot_by_hash
         )
         return next(found, 0)
 
     def slot_of(self, block_hash: bytes) -> int | None:
-        """Returns the slot of that block's snapshot; None if there is none."""
+        """Returns the slot of the block's snapshot; None if the block has no snapshot."""
         return self._slot_by_hash.get(block_hash)
 
     def hold(self, sequence: Sequence, block_hash: bytes) -> None:
@@ -58,15 +56,15 @@ class StatePool:
         )
 
     def prepare(self, sequence: Sequence) -> None:
-        """Gives the sequence a writable slot, if it has none. The caller has checked that one is free."""
+        """Gives the sequence a writable slot, if the sequence has none. The caller has checked that a slot is free."""
         if not self.is_writable(sequence.state_slot):
             self._release_source(sequence)
             sequence.state_source = sequence.state_slot
             (sequence.state_slot,) = self.pool.allocate(1)
 
     def end_of_chunk(self, sequence: Sequence, start: int, end: int) -> int:
-        """Returns where a chunk must end: at the next boundary that gets a snapshot, or at `end` if that is
-        earlier.
+        """Returns the token index at which a chunk must end: the next boundary that gets a snapshot, or `end` if `end`
+        is earlier.
         """
         boundary = (start // self._interval + 1) * self._interval
         last = self.last_boundary(sequence)
@@ -75,8 +73,8 @@ class StatePool:
     def keep(self, sequence: Sequence, end: int) -> None:
         """Keeps the state after a computed step as a snapshot if the step ends at a snapshot boundary.
 
-        For an answer, the state after its last full block is kept too, replacing the one before, while half of the
-        slots are free.
+        While more than half of the slots are free, the state after the last full block of an answer is kept too; it
+        replaces the answer's previous snapshot.
         """
         self._release_source(sequence)
         num_full, rest = divmod(end, self._block_size)
@@ -93,14 +91,14 @@ class StatePool:
     def give_back(self, sequence: Sequence) -> None:
         """Releases the sequence's slots; a snapshot can be found until its slot is allocated again."""
         self._release_source(sequence)
-        # Must not be replaced: a preempted sequence may continue from it
+        # The snapshot must not be replaced: a preempted sequence may continue from it
         sequence.last_snapshot = None
         if sequence.state_slot is not None:
             self.pool.release([sequence.state_slot])
             sequence.state_slot = None
 
     def forget(self, block_hash: bytes) -> None:
-        """Makes the snapshot of a block unfindable, if there is one."""
+        """Makes the snapshot of a block unfindable; no-op if the block has no snapshot."""
         slot = self._slot_by_hash.pop(block_hash, None)
         if slot is not None:
             del self._hash_by_slot[slot]
@@ -123,7 +121,9 @@ class StatePool:
         assert {slot: digest for digest, slot in self._slot_by_hash.items()} == self._hash_by_slot
 
     def label(self, sequence: Sequence, block_hash: bytes) -> bool:
-        """Makes the sequence's slot the snapshot of that block; False if there is one already."""
+        """Makes the sequence's slot the snapshot of the block. Returns False if the block has a snapshot already, or
+        the sequence no slot.
+        """
         slot = sequence.state_slot
         if slot is None or block_hash in self._slot_by_hash:
             return False
@@ -133,8 +133,8 @@ class StatePool:
         return True
 
     def last_boundary(self, sequence: Sequence) -> int:
-        """Returns the last block boundary before the prompt's last token, which is computed for every request with
-        the prompt.
+        """Returns the index of the last block boundary before the prompt's last token. Every request computes the
+        prompt's last token, so no later boundary of the prompt can be reused.
         """
         return (sequence.num_prompt_tokens - 1) // self._block_size * self._block_size
 
