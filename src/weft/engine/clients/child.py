@@ -126,15 +126,15 @@ class EngineChild:
     def send(self, command: bytes) -> None:
         """Sends a command without waiting. A command that cannot be delivered is dropped.
 
-        In that case the process has ended, and callers that wait for its replies get an error when the exit is
-        noticed.
+        A command cannot be delivered if the process has ended. Callers that wait for a reply get an error when the exit
+        is detected.
         """
         if not self._commands.closed:
             with suppress(zmq.Again):
                 self._commands.send(command, zmq.NOBLOCK)
 
     async def discard(self) -> None:
-        """Kills the process and frees all its resources, also where the wait for its exit is cancelled; idempotent."""
+        """Kills the process and frees all its resources, even if the wait for the exit is cancelled. Idempotent."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()

@@ -127,8 +127,8 @@ class DataParallelClient(EngineClient):
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient.release_remote`; any engine can pass it on. If no engine is live, the lease expires by
-        itself.
+        """See `FrontClient.release_remote`. Any live engine can send the release. If no engine is live, the lease
+        expires by itself.
         """
         live = next((rank for rank in self._group.ranks if rank.is_live), None)
         if live is not None:
@@ -158,7 +158,7 @@ class DataParallelClient(EngineClient):
                     yield output
 
     def _choose(self, request: Request) -> tuple[Rank, int]:
-        """Returns the rank that takes a request, and the number of prompt tokens that it has to compute."""
+        """Returns the rank for a request, and the number of prompt tokens that are not in this rank's cache."""
         able = self._group.able(request.data_parallel_rank)
         cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
         num_tokens = len(request.prompt_token_ids)

@@ -16,7 +16,8 @@ from weft.engine.front.prefix_index import PrefixIndex
 from weft.engine.ipc.weight_files import WeightFiles
 from weft.text.tokenizer import Tokenizer
 
-# Weight of an unfinished answer in the backlog, in prompt tokens: about what a short answer has still to generate.
+# Weight of an unfinished answer in the backlog, in prompt tokens: about the number of tokens that a short answer still
+# has to generate.
 ANSWER_TOKENS = 64
 
 
@@ -57,12 +58,12 @@ class Rank:
 
     @property
     def backlog(self) -> int:
-        """Work to compute here, in prompt tokens."""
+        """Estimated work of this rank, in prompt tokens."""
         return self.engine.num_uncached_tokens + ANSWER_TOKENS * self.engine.num_open_answers
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Counts a request as open while it is followed."""
+        """Counts a request as open on this rank until the context ends."""
         self.num_open += 1
         self.idle.clear()
         try:
@@ -74,7 +75,7 @@ class Rank:
 
 
 class Nodes(Protocol):
-    """Other machines, whose engines join the engines of this machine."""
+    """Other machines whose engines join this machine's group of engines."""
 
     def expect(self, fingerprint: str) -> None:
         """Sets the fingerprint of the weights that every joining engine must have."""

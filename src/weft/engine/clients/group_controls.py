@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def _of_all(method: str) -> Any:
-    """Returns a method that passes its arguments to all engines, and makes one answer of theirs."""
+    """Returns a method that calls `method` of all engines and merges their answers into one."""
 
     async def call(self: "GroupControls", *arguments: Any, **named: Any) -> Any:
         return await self._all(method, *arguments, **named)
@@ -44,7 +44,7 @@ def _of_all(method: str) -> Any:
 class GroupControls(OperatorCalls):
     """Controls of several engines. `engines` returns the clients of the live ones, and raises if there is none.
 
-    `weights` are the files of the weights that the engines share; `pictures` prepares those of all prompts.
+    `weights` are the weight files that the engines share. `pictures` prepares the pictures of all prompts.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class GroupControls(OperatorCalls):
             )
 
     async def _forget_update(self) -> None:
-        """Drops a partial update in all engines, as the engine did that refused a part of it."""
+        """Drops a partial weight update in all engines, after one engine has refused a part of the update."""
         await self._all("init_weight_transfer_engine", WeightTransferInitRequest())
 
     async def _adopt(self, engine: FrontClient, packed: PackedWeights) -> None:
@@ -233,7 +233,7 @@ class GroupControls(OperatorCalls):
         kv_transfer_params: dict[str, Any],
         data_parallel_rank: int | None = None,
     ) -> None:
-        """See `OperatorCalls`; any engine can pass it on."""
+        """See `OperatorCalls`. Any live engine can send the notification."""
         del data_parallel_rank
         engine = self._engines()[0]
         await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)

@@ -66,7 +66,7 @@ class _Lead:
 class _Writer:
     """Collects rules. An expression always describes a part *and* the text that follows it.
 
-    Free text needs that following text: it extends up to it.
+    Free text extends up to the text that follows it, so its rule needs this text.
     """
 
     def __init__(self, special_ids: Mapping[str, int]) -> None:

@@ -25,8 +25,10 @@ from weft.engine.ipc.messages import (
 P = ParamSpec("P")
 
 _STATES_TIMEOUT_S = 0.5
-_STATES_PERIOD_S = 0.25  # shortest time between two lists of states, however many callers read them
-_IDLE_S = 1.0  # a health check sends a ping after so long without an event
+_STATES_PERIOD_S = (
+    0.25  # minimum time between two `ListRequests` commands, whatever the number of callers
+)
+_IDLE_S = 1.0  # a health check sends a ping after this time without an event
 
 
 class EngineCalls:
@@ -67,7 +69,7 @@ class EngineCalls:
     def send(
         self, make: Callable[Concatenate[int, P], Call], *fields: P.args, **named: P.kwargs
     ) -> asyncio.Future[Reply]:
-        """Sends the command that `make` makes of the next id and of `fields`; the future gets its reply."""
+        """Sends the command `make(next id, *fields)`. Returns a future of the engine's reply."""
         command = make(next(self._ids), *fields, **named)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending[command.call_id] = future
@@ -86,8 +88,8 @@ class EngineCalls:
         return self._ping
 
     async def request_states(self) -> RequestStates:
-        """Returns the requests that the engine holds. Returns its last answer if the engine is in a long step or
-        was asked just now.
+        """Returns the states of the engine's requests. Returns the last known states if the engine is in a long step,
+        or if a list is less than `_STATES_PERIOD_S` old.
         """
         now = time.monotonic()
         if self._listing is None or self._listing.done():
@@ -101,8 +103,8 @@ class EngineCalls:
         return self._states
 
     def check_answering(self) -> None:
-        """Raises `Unavailable` if the engine has sent nothing since a ping `STALL_S` ago; sends a ping if it sent
-        nothing lately.
+        """Raises `Unavailable` if the engine has not answered a ping for `STALL_S`. Sends a ping if the engine has sent
+        no event for `_IDLE_S`.
 
         An engine that loads weights, as when it wakes up, has no time limit.
         """
@@ -130,7 +132,7 @@ class EngineCalls:
     def resolve(self, reply: Reply) -> None:
         """Hands a reply to its caller, unless the caller has given up."""
         self._loads.discard(reply.call_id)
-        if reply.states is not None:  # perhaps after its caller's timeout
+        if reply.states is not None:  # the reply may come after its caller's timeout
             self._states = reply.states
         future = self._pending.pop(reply.call_id, None)
         if future is not None and not future.done():

@@ -8,8 +8,8 @@ from weft.text.outputs import Due
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of all answers of a request. `is_aborted`: ended by a call of this process, which the reader does not
-    know of.
+    """End of all answers of a request. `is_aborted` is True if a call of this process aborted the request; the reader
+    in the other process does not know of that call.
     """
 
     is_aborted: bool
@@ -17,7 +17,7 @@ class Ended:
 
 
 class CountedStream:
-    """Takes the place of a request's stream until all of its answers have ended."""
+    """A `Stream` that counts tokens and builds no outputs, because another process reads the request's outputs."""
 
     def __init__(self, request: Request) -> None:
         self._num_tokens = [0] * request.params.n
@@ -52,7 +52,7 @@ class CountedStream:
         return False
 
     def end(self, index: int, reason: FinishReason) -> None:
-        """Ends an answer; the first reason counts."""
+        """Ends an answer. If the answer has ended already, its first finish reason stays."""
         self._reasons[index] = self._reasons[index] or reason
 
     def abort(self) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class EventSocket(Generic[T]):
-    """Hands each event of type `received` to `take`, from `watch` until the socket is closed."""
+    """Decodes each frame as type `received` and passes the event to `take`, from `watch` until the socket is closed."""
 
     def __init__(
         self, socket: "zmq.Socket[bytes]", received: Any, take: Callable[[T], None]
@@ -30,7 +30,7 @@ class EventSocket(Generic[T]):
         self.num_frames = 0
 
     def watch(self) -> None:
-        """Starts reading, with the events that have arrived already."""
+        """Starts reading, and handles the events that have already arrived."""
         # Not zmq.asyncio: its futures cost more than a frame's decoding.
         self._loop.add_reader(self._socket.fileno(), self._take_all)
         self._take_all()
@@ -47,8 +47,8 @@ class EventSocket(Generic[T]):
         self._loop.remove_reader(self._socket.fileno())
 
     def _take_all(self) -> None:
-        """Handles the events that have arrived. All must be read: the socket's file descriptor becomes readable
-        only once for them.
+        """Handles all events that have arrived. None may be left unread, because the socket's file descriptor becomes
+        readable only once for all of them.
         """
         ends_at = time.monotonic() + _MAX_TURN_S
         for _ in range(_MAX_FRAMES):

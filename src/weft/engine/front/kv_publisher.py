@@ -37,7 +37,7 @@ _REQUESTS_PER_TURN: Final = 64
 # queues for one connection.
 _SUBSCRIPTIONS_PER_BATCH: Final = 4096
 _MAX_RECEIVED_BYTES: Final = 1024  # a message holds a number or a topic
-_STALLED_MS: Final = 30_000  # a reader that reads nothing for so long is disconnected
+_STALLED_MS: Final = 30_000  # a reader that reads nothing for this time is disconnected
 _RETRY_S: Final = 0.01
 _END: Final = (b"\xff" * 8, b"")
 
@@ -66,8 +66,8 @@ class _Cleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
 
 @dataclass(slots=True)
 class _Replay:
-    """Batches that one reader has still to get. A REQ socket takes a single reply, so it gets all batches as one
-    message.
+    """Batches that are still to be sent to one reader. A reader with a REQ socket accepts a single reply, so it gets
+    all batches in one message.
     """
 
     batches: Iterator[KvEventBatch]

@@ -1,4 +1,4 @@
-"""`LoraTable`: the adapters that requests may name, and which of them are loaded in the engine now.
+"""`LoraTable`: the LoRA adapters that requests may name, and the adapters that are loaded in the engine now.
 
 The front decides, because it knows every open request: an adapter is removed from the engine only when no request
 runs with it. Every load has an id of its own, which is part of the hashes of its KV blocks: an adapter that was
@@ -18,7 +18,7 @@ from weft.core.errors import BadRequest, FailedPrecondition, NotFound, Overloade
 from weft.core.values.types import LoRARequest
 from weft.engine.ipc.messages import Command, RemoveLora, Reply
 
-MAX_NAMES = 1024  # loaded or not
+MAX_NAMES = 1024  # maximum number of known adapters, loaded or not
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,9 @@ class _Entry:
     request: LoRARequest
     load: LoadedAdapter | None = None
     task: asyncio.Task[None] | None = None
-    is_begun: bool = False  # the engine has the command: the task cannot be cancelled any more
+    is_begun: bool = (
+        False  # True if the engine has the load command: the task cannot be cancelled any more
+    )
     num_waiting: int = 0
     used_at: int = 0  # orders entries by last use
     is_pinned: bool = False
@@ -65,8 +67,9 @@ class LoraTable:
         self._send_load = load
         self._send = send
         self._entries: dict[str, _Entry] = {}
-        self._arriving: dict[str, _Entry] = {}  # not loaded yet: new names, or replacements
-        # Includes retired adapters: they take room until they are idle.
+        # adapters that are being loaded: new names, or replacements of loaded adapters
+        self._arriving: dict[str, _Entry] = {}
+        # Loaded adapters, retired ones included: a retired adapter takes room until it is idle.
         self._loads: set[LoadedAdapter] = set()
         self._num_loading = 0
         self._ids = itertools.count(1)
@@ -211,11 +214,13 @@ class LoraTable:
         if self._entries.get(name) is not entry:
             self._arriving[name] = entry
         entry.task = asyncio.create_task(self._bring(entry))
-        # Reads the exception: perhaps no caller is left that would.
+        # Reads the task's exception, because perhaps no caller waits for the task any more.
         entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def _call_off(self, entry: _Entry) -> None:
-        """Once no caller waits: cancels a load that has not begun, and drops an adapter that only they needed."""
+        """If no caller waits for the entry's adapter any more, cancels a load that has not begun, and drops a retired
+        adapter.
+        """
         if entry.num_waiting:
             return
         if entry.task is not None and not entry.is_begun:
@@ -231,7 +236,7 @@ class LoraTable:
             del self._arriving[name]
 
     async def _bring(self, entry: _Entry) -> None:
-        """Makes room, and has the engine load the adapter."""
+        """Makes room for one adapter and loads the entry's adapter into the engine."""
         name = entry.request.lora_name
         try:
             while not self._make_room():
@@ -242,7 +247,7 @@ class LoraTable:
             entry.load = load
             if is_wanted:
                 self._install(name, entry)
-            else:  # removed meanwhile: only the requests that wait already may use it
+            else:  # the adapter was removed during the load: only requests that wait already may use it
                 load.is_retired = True
         finally:
             if entry.task is asyncio.current_task():  # else the load was cancelled
@@ -271,7 +276,9 @@ class LoraTable:
             self._retire(former)
 
     def _make_room(self) -> bool:
-        """True if one more adapter may be loaded; evicts the least recently used idle adapter for it."""
+        """Makes room for one more adapter, if necessary by evicting the least recently used idle adapter. Returns False
+        if no adapter is idle.
+        """
         if self._error is not None:
             raise self._error
         assert self._limits is not None

@@ -1,4 +1,4 @@
-"""Requests in flight at the front of an engine: how many are allowed, and when their readers are woken."""
+"""Open requests at the front of an engine: their admission, and the times at which their readers are woken."""
 
 import asyncio
 import math
@@ -55,8 +55,8 @@ class Stream(Protocol[OutputT_co]):
 class OpenRequest:
     """A request in flight: its stream, and the means to wake its one reader.
 
-    `is_sent` is set once the engine has the request, `ended` when it was aborted or has failed. `woken_at` is the
-    time when the reader was last woken. `observed` is set once the request was accepted, if there are metrics.
+    `is_sent` is set when the request is sent to the engine, `ended` when the request is aborted or fails. `woken_at` is
+    the time when the reader was last woken. `observed` is set once the request was accepted, if there are metrics.
     `num_uncached_tokens` is the number of its prompt tokens to compute.
     """
 
@@ -114,7 +114,9 @@ class OpenRequest:
         observed.end_trace(is_in_engine=self.is_sent and self.error is None)
 
     async def wait(self) -> None:
-        """Returns when the reader is woken and may pop; raises the error if there is one."""
+        """Returns when the reader is woken and may call `stream.pop`. Raises the request's error if the request has
+        failed.
+        """
         if not (self.is_woken or (self._scored is not None and self._scored.has_more)):
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -131,7 +133,7 @@ class OpenRequest:
         return self._sink is not None and waiter is not None and not waiter.done()
 
     def emit(self) -> None:
-        """Gives a new output to the sink; the reader gets the end, and what the sink does not take."""
+        """Passes a new output to the sink. Wakes the reader instead if the request is over or the sink is closed."""
         if self._sink is None or not self._sink.is_open or self.is_over or not self.has_sink:
             self.wake()
             return
@@ -178,12 +180,12 @@ class OpenRequests:
         self._engine_ids: dict[str, set[str]] = {}  # by request id
         self.num_sequences = 0
         self.num_uncached_tokens = 0
-        # Answers of requests in preparation: they hold places and are not open yet
+        # Number of answers of requests in preparation. They take queue places and are not open yet
         self._num_prepared = 0
         self._num_queued_tokens = 0
 
     def use(self, limits: SchedulerConfig) -> None:
-        """Applies other limits from now on."""
+        """Replaces the admission limits; open requests are not affected."""
         self._limits = limits
 
     def __len__(self) -> int:
@@ -198,7 +200,7 @@ class OpenRequests:
         return any(not opened.is_sent for opened in self._by_engine_id.values())
 
     def named(self, request_ids: Iterable[str]) -> list[OpenRequest]:
-        """Returns all requests with one of these caller's ids."""
+        """Returns all open requests whose request id is among `request_ids`."""
         return [
             self._by_engine_id[engine_id]
             for request_id in request_ids
@@ -207,7 +209,9 @@ class OpenRequests:
 
     @contextmanager
     def preparing(self, num_answers: int) -> Iterator[None]:
-        """Holds places for a request that is being prepared; raises `Overloaded` if there are none."""
+        """Reserves queue places for a request's `num_answers` answers while the request is prepared. Raises
+        `Overloaded` if the queue is full.
+        """
         self._check_room(num_answers)
         self._num_prepared += num_answers
         try:

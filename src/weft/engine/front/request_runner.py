@@ -53,7 +53,7 @@ class RequestRunner:
         self.open = OpenRequests(config.scheduler_config)
         self._pace = Pace(config.stream_interval_ms / 1e3, self._loop)
         self._sessions: set[Session] = set()
-        self._stop_at: float | None = None  # deadline of a `Stop` that is not sent yet
+        self._stop_at: float | None = None  # deadline of a shutdown whose `Stop` is not sent yet
 
     @property
     def num_open_answers(self) -> int:
@@ -74,7 +74,7 @@ class RequestRunner:
         num_uncached_tokens: int | None = None,
         session: Session | None = None,
     ) -> AsyncGenerator[OutputT_co, None]:
-        """Hands a checked request to the engine and yields its outputs until its end."""
+        """Sends a checked request to the engine and yields the request's outputs until it is finished."""
         self._calls.check_alive()
         opened = self._admit(request, stream, num_uncached_tokens)
         if session is not None:
@@ -88,7 +88,7 @@ class RequestRunner:
                 request = await self._with_grammar(opened, request)
             if self._metrics is not None:
                 opened.observed = ObservedRequest(self._metrics, request)
-            if not opened.is_over:  # else the request ended meanwhile
+            if not opened.is_over:  # otherwise the request has ended before it was sent
                 self._calls.post(Add(request))
                 opened.is_sent = True
                 self._stop_once_sent()
@@ -106,7 +106,7 @@ class RequestRunner:
                 self._loras.release(held)
 
     async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
-        """Returns the request as the engine takes it: with the compiled grammar instead of the constraint."""
+        """Returns the request in the engine's form: the text of the checked grammar replaces the constraint."""
         constraint = request.params.structured_outputs
         assert constraint is not None
         grammar = None
@@ -136,7 +136,9 @@ class RequestRunner:
             self._abort_in_engine([opened.request.engine_id])
 
     def _release_remote(self, params: SamplingParams) -> None:
-        """The engine will not get the request: releases its prompt's KV blocks, if another engine lends them."""
+        """Releases the KV blocks that another engine lends for a request that this engine never gets. No-op if no
+        engine lends blocks for the request.
+        """
         source = remote_prompt(params.extra_args)
         if source is not None:
             self.release_remote(source)
@@ -159,7 +161,7 @@ class RequestRunner:
         params: SamplingParams,
         answer: Callable[[Session, StreamingInput, list[int]], AsyncGenerator[RequestOutput, None]],
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Runs a request whose input arrives in pieces, each of which `answer` runs."""
+        """Runs a request whose input arrives in pieces; `answer` runs each piece."""
         session = Session(options.request_id, pieces)
         # A registered session can be aborted, and fails with the engine.
         self._sessions.add(session)
@@ -178,7 +180,7 @@ class RequestRunner:
         for output in outputs:
             opened = self.open.get(output.engine_id)
             if opened is None or opened.is_over:
-                continue  # ended here before the engine knew of it
+                continue  # the request has ended at the front, and the engine does not know yet
             try:
                 self._push(opened, output)
             except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
@@ -232,7 +234,7 @@ class RequestRunner:
             self._abort_in_engine([opened.request.engine_id for opened in found])
 
     def stop(self, timeout_s: float) -> None:
-        """Begins to send `Stop`: the engine then gives open requests `timeout_s`."""
+        """Starts the shutdown of the engine: open requests get `timeout_s` seconds to finish."""
         for session in self._sessions:
             session.abort()  # no further pieces; the engine finishes the piece that it answers
         self._stop_at = time.monotonic() + timeout_s
@@ -258,7 +260,7 @@ class RequestRunner:
         self._calls.post(Stop(timeout_s))
 
     def fail(self, make_error: Callable[[], BaseException]) -> None:
-        """Ends all requests because the engine is dead; each gets an error of its own."""
+        """Fails all requests because the engine is dead. Each request gets its own exception from `make_error`."""
         self._stop_at = None
         self._grammars.close()
         for opened in self.open:

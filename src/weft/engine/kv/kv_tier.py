@@ -1,5 +1,5 @@
-"""`KvTier`: KV blocks, and states after them, that were evicted from the pool, found by hash. Its own thread reads
-and writes them.
+"""`KvTier`: KV blocks, and states after them, that were evicted from the pool, found by hash. The tier's own thread
+reads and writes the data.
 
 The engine's thread never waits for it. Data that cannot be queued is dropped. A store that fails or does not
 respond is switched off: then there is no tier, and every request runs without it.
@@ -23,15 +23,15 @@ from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
 from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
 from weft.engine.scheduling.sequence import Sequence
 
-MAX_QUEUED_BYTES = 256 << 20  # copied from the pool, and not written yet
-MAX_ARRIVED_BYTES = 64 << 20  # read, and not copied into the pool yet
-STALLED_S = 5.0  # a store that reads no block for so long is switched off
+MAX_QUEUED_BYTES = 256 << 20  # data that is copied from the pool, and not written yet
+MAX_ARRIVED_BYTES = 64 << 20  # data that is read, and not copied into the pool yet
+STALLED_S = 5.0  # a store that reads no block for this time is switched off
 
 log = logging.getLogger("weft.engine")
 
 
 class Piece(NamedTuple):
-    """A block, or the state after it."""
+    """A block of the second tier, or the state after that block."""
 
     block_hash: bytes
     is_state: bool = False
@@ -130,7 +130,7 @@ class KvTier:
             return structs.replace(self._stats, num_bytes=self._num_bytes)
 
     def take_events(self) -> list[KvEvent]:
-        """Returns the changes since the last call, in order."""
+        """Returns the cache events since the last call, in order."""
         with self._changed:
             events, self._events = self._events, []
             return events
@@ -354,14 +354,16 @@ class KvTier:
         return []
 
     def _touch(self, name: str) -> bool:
-        """Marks a name as used now; True if it is stored."""
+        """Marks the data of this name as used now. Returns True if the data is stored."""
         is_there = name in self._sizes
         if is_there:
             self._sizes.move_to_end(name)
         return is_there
 
     def _evict(self) -> str:
-        """Forgets the least recently used data; returns its name, whose data must be removed."""
+        """Drops the least recently used entry from the index. Returns its name; the caller removes its data from the
+        store.
+        """
         oldest = next(iter(self._sizes))
         self._forget(oldest)
         self._stats.num_evicted += 1

@@ -41,8 +41,8 @@ _UNFINISHED = "unfinished"
 def read_kv_offloading(
     options: EngineOptions, card: ModelCard, block_size: int
 ) -> KvOffloadingConfig | None:
-    """Returns the configuration of each engine's second tier; None without one. Raises `ConfigError` if it is
-    impossible.
+    """Returns the configuration of each engine's second tier; None if the engines have no second tier. Raises
+    `ConfigError` for a wrong size or path, and if blocks of this engine cannot be copied.
     """
     size, path = options.kv_offloading_size, options.kv_offloading_path
     if not size:
@@ -97,7 +97,7 @@ class BlockStore(Protocol):
         """Returns the data of earlier processes, least recently used first: names and sizes in bytes."""
 
     def size_of(self, data: Bytes) -> int:
-        """Returns the bytes that such a block takes."""
+        """Returns the number of bytes that a stored block of this size takes."""
 
     def write(self, name: str, data: Bytes) -> None:
         """Stores a block, entirely or not at all."""
@@ -106,7 +106,7 @@ class BlockStore(Protocol):
         """Returns a block bit for bit; None if it is not stored. Raises `DamagedBlock`."""
 
     def remove(self, name: str) -> None:
-        """Removes a block; it need not be stored."""
+        """Removes a block; no-op if the block is not stored."""
 
     def close(self) -> None:
         """Ends the use of the store."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from weft.engine.ipc.handshake import PeerError
 
-OPEN_S = 5.0  # time in which an address that did not answer is not tried
+OPEN_S = 5.0  # time for which an address that did not answer is not tried again
 
 
 class CircuitBreaker:

@@ -15,7 +15,9 @@ class Connector(Protocol):
     """Opens connections to other engines. A connector has no state; errors are `OSError` or `PeerError`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
-        """Listens for engines that fetch; returns the socket and the port, which the system chooses if 0 was given."""
+        """Listens for engines that fetch blocks. Returns the socket and its port; for port 0 the system chooses the
+        port.
+        """
 
     def accept(self, connection: socket.socket) -> Peer:
         """Accepts a peer that has connected; closes the connection if the peer is not allowed."""
