@@ -361,9 +361,7 @@ class KvTier:
         return is_there
 
     def _evict(self) -> str:
-        """Drops the least recently used entry from the index. Returns its name; the caller removes its data from the
-        store.
-        """
+        """Drops the least recently used entry. Returns its name; the caller removes its data from the store."""
         oldest = next(iter(self._sizes))
         self._forget(oldest)
         self._stats.num_evicted += 1

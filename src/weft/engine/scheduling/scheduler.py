@@ -154,9 +154,7 @@ class Scheduler:
         self._queues.add(sequences, is_compiling=is_compiling)
 
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
-        """Queues a request that waits for its grammar. If `made` is an error message, ends the request with this
-        error.
-        """
+        """Queues a request that waits for its grammar. If `made` is an error message, the request ends with it."""
         outputs = []
         for sequence in list(self._queues.by_engine_id.get(engine_id, ())):
             assert sequence.status is SequenceStatus.COMPILING
@@ -237,9 +235,8 @@ class Scheduler:
         """Plans the step after the one in flight, before the tokens of the step in flight are known. Returns None if
         the plan depends on these tokens.
 
-        A sequence that may end with the step in flight has a row in the planned step; the row is wasted if the sequence
-        ends. A sequence that certainly ends has no row. `plan_ahead` preempts no sequence: `plan` decides preemptions,
-        when all tokens are known.
+        A sequence that may end with the step in flight has a row in the planned step, which is wasted if it ends. A
+        sequence that certainly ends has no row. Only `plan` preempts sequences, when all tokens are known.
         """
         if self.planner.lacks_blocks or self.admission is Admission.CLOSED:
             return None
@@ -307,9 +304,7 @@ class Scheduler:
         return outputs
 
     def _preempt_all(self) -> None:
-        """Preempts all running sequences, ends all fetches, and clears the second tier and the drafter. The caller then
-        clears the prefix cache.
-        """
+        """Preempts all running sequences, ends all fetches, and clears the second tier and the drafter."""
         for sequence in list(self._queues.running):
             self.planner.preempt(sequence)
         for sequence in list(self._queues.fetching()):

@@ -33,9 +33,7 @@ from weft.engine.scheduling.tower_outputs import TowerOutputs
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content of a KV block, in the form of a cache event; or of a state slot: the state after the block
-    `block_hash`.
-    """
+    """Content of a KV block, as a cache event; or of a state slot: the state after the block `block_hash`."""
 
     place: int
     block_hash: bytes
@@ -100,8 +98,8 @@ class PrefixCache:
         return sequence.block_hashes[:num_full]
 
     def find(self, sequence: Sequence) -> list[int]:
-        """Returns the block ids of the longest cached prefix from which the sequence can continue. In a model with
-        states, a snapshot must exist at the end of the prefix.
+        """Returns the block ids of the longest cached prefix; with states, of the longest that has a snapshot at its
+        end.
         """
         found = self.find_blocks(sequence)
         if self.states is not None:
@@ -109,9 +107,7 @@ class PrefixCache:
         return found
 
     def find_blocks(self, sequence: Sequence) -> list[int]:
-        """Returns the block ids of the sequence's longest cached prefix, even if no state snapshot exists at its
-        end.
-        """
+        """Returns the block ids of the sequence's longest cached prefix, even if its end has no state snapshot."""
         found: list[int] = []
         for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
@@ -160,8 +156,7 @@ class PrefixCache:
         return sequence.block_ids[place]
 
     def adopt_state(self, sequence: Sequence, digest: bytes, slot: int | None = None) -> int | None:
-        """Makes the state slot of a fetching sequence the snapshot of the block `digest`; the caller writes the slot's
-        content.
+        """Makes the state slot of a fetching sequence the snapshot of a block; the caller writes the slot's content.
 
         A given `slot` means that this slot already has the content. Returns None, without a change, if the block has a
         snapshot already, the sequence is not fetching any more, or the block is not among its fetched blocks.
@@ -180,9 +175,7 @@ class PrefixCache:
         return sum(self._num_blocks(s.num_tokens) - len(s.block_ids) for s in sequences)
 
     def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
-        """True if the pool has room for the whole sequence, not just for its first chunk, while `reserved` blocks stay
-        free.
-        """
+        """True if the pool has room for the whole sequence, not only its first chunk, and for `reserved` blocks."""
         if self.states is not None:
             snapshot = self.states.slot_of(sequence.block_hashes[len(found) - 1]) if found else None
             if not self._has_room(self.states.pool, 1, [] if snapshot is None else [snapshot]):
@@ -222,9 +215,7 @@ class PrefixCache:
         return True
 
     def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
-        """Returns the number of tokens from `start` on that one step may compute: at most `budget`, and no further than
-        the next boundary that gets a state snapshot.
-        """
+        """Returns how many tokens from `start` on one step may compute: at most up to the next state snapshot."""
         num_left = len(sequence.token_ids) + sequence.num_pending_tokens - start
         num_tokens = min(num_left, budget)
         if self.states is None or not self._is_enabled:
@@ -284,9 +275,7 @@ class PrefixCache:
         return self.lent.lend_ahead(engine_id, block_ids, hashes, num_computed)
 
     def _lent_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
-        """Returns the prompt's full blocks and their hashes. In a model with states the blocks end at the prompt's last
-        boundary.
-        """
+        """Returns the prompt's full blocks, up to the last state boundary, and the hashes of these blocks."""
         num_tokens = sequence.num_prompt_tokens
         if self.states is not None:
             num_tokens = self.states.last_boundary(sequence)
@@ -310,9 +299,7 @@ class PrefixCache:
         return evicted
 
     def lasting_content(self) -> list[Content]:
-        """Returns the content of free blocks whose hashes are valid in other processes too, the last to be evicted
-        first.
-        """
+        """Returns the content of free blocks whose hashes are valid in other processes, last to be evicted first."""
         content = self._content_by_block or {}
         free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
         lasting = [(b, found) for b, found in free if not self._nonce_for(found.lora_name)]
@@ -354,9 +341,7 @@ class PrefixCache:
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
 
     def _has_room(self, pool: BlockPool, count: int, beside: Seq[int] = ()) -> bool:
-        """True if `count` blocks of a pool are free, without counting the blocks `beside`. Ends leases if too few
-        blocks are free.
-        """
+        """True if `count` blocks of a pool other than `beside` are free. Ends leases if too few blocks are free."""
         if count <= pool.num_free_beside(beside):
             return True
         return self.lent is not None and self.lent.make_room(pool, count, beside)
