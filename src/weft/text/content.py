@@ -1,7 +1,8 @@
-"""Content parts: which types an API takes is a table, and one function reads its lists of parts by it.
+"""Content parts of messages: each API has a table of the part types that it accepts, and `read_parts` reads lists of
+parts by this table.
 
-Another kind of part is a struct here, a case of `to_wire`, and a row in the table of each API that takes it;
-until then those tables refuse it. Media are read by `weft.web.chat.media`, where an engine takes them.
+A new kind of part needs a struct here, a case in `to_wire`, and a row in the table of each API that accepts the part;
+an API without this row refuses the part. `weft.web.chat.media` reads media parts, for engines that accept media.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,9 +60,10 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 class PartTypes(Generic[_Struct]):
     """Allowed parts of one kind of list: the struct of each type, and the wording of errors.
 
-    `refused` are types that are known and not taken, with the reason. The messages may hold `{list}` and
-    `{part}`, which are paths, `{type}`, `{types}`, `{reason}`, and of a part that is no such struct
-    `{field}`, its first, `{error}`, or `{placed_error}` with the part's path in it.
+    `refused` maps each known but unsupported type to the reason of the refusal. The error messages may contain the
+    placeholders `{list}` and `{part}` (paths), `{type}`, `{types}` and `{reason}`. For a part that does not match its
+    struct they may also contain `{field}` (the first invalid field), `{error}`, or `{placed_error}` (the error with the
+    part's path).
     """
 
     structs: Mapping[str, type[_Struct]]
@@ -85,9 +87,10 @@ CHAT_PARTS: PartTypes[Part] = PartTypes(
 def read_parts(
     content: str | Sequence[object], types: PartTypes[_Struct], place: Place
 ) -> Iterator[tuple[Place, _Struct]]:
-    """The parts of `content`, which is at `place`, each with its own place; a string is one part of text.
+    """Returns the parts of `content`, which is at `place`, each part with its own place; a string becomes one text
+    part.
 
-    `BadRequest` for a part of any type that is not in `types`, or that is not as its struct says.
+    Raises `BadRequest` for a part whose type is not in `types`, or that does not match the struct of its type.
     """
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for position, part in enumerate(parts):

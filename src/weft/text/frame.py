@@ -32,7 +32,7 @@ class Frame:
 
     @classmethod
     def of(cls, library: tokenizers.Tokenizer, *, is_pair: bool) -> Self:
-        """The frame that `library` puts around texts, read off an example."""
+        """Returns the frame that the tokenizer `library` puts around texts, found by encoding an example."""
         example = library.encode("a", "a" if is_pair else None)
         parts: list[_Part] = []
         rows = zip(

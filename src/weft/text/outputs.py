@@ -54,13 +54,13 @@ _DELTA, _FINAL_ONLY, _ERROR = OutputKind.DELTA, OutputKind.FINAL_ONLY, FinishRea
 class RequestStream:
     """Collects the sequence outputs of one request and emits `RequestOutput`s, by its output kind.
 
-    Memory is that of the output itself, however far the consumer lags: deltas are merged, not queued.
-    `due` is when its reader is to have what was pushed and is not emitted yet. `error` is the engine's
-    sentence when an answer ended with `FinishReason.ERROR`: the request has failed. `is_finished` says
-    that every answer has ended; `pop` may still have something to emit.
-    With `ends_at_stops` an answer ends here at its stop string; without, who generates it searches for
-    them too, and says so with a `finish_reason`: until then only its text has ended. What is emitted may
-    go to `sink` while its reader waits.
+    Unread deltas are merged, not queued, so a slow reader costs no more memory than the output itself. `due` says when
+    the reader should get the parts that are pushed but not emitted. `error` is the engine's error message if an answer
+    ended with `FinishReason.ERROR`: the request has failed. `is_finished` is True once every answer has ended; `pop`
+    may still return a last output then.
+    With `ends_at_stops`, this object ends an answer at its stop string. Without `ends_at_stops`, the remote server
+    searches for stop strings too and reports the end with a `finish_reason`; until then only the answer's text has
+    ended. Outputs may be sent to `sink` while the reader of the stream waits.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RequestStream:
         self._num_cached_tokens: int | None = None
         self._has_emitted_prompt = False
         self._kv_transfer_params: dict[str, Any] | None = None
-        self._is_lent_ahead = False  # and the reader has not been told
+        self._is_lent_ahead = False  # True until the reader has received the transfer parameters
         self._has_emitted_end = False
         self.error: str | None = None
         self.due = NOT_YET
@@ -153,7 +153,7 @@ class RequestStream:
                     room = MANY_SCORES
 
     def _read_prompt(self) -> None:
-        """Give the scored positions of the prompt their texts."""
+        """Converts the prompt's logprob rows to logprobs with token texts, once all positions are scored."""
         rows, token_ids = self._prompt_rows, self._request.prompt_token_ids
         if rows is None or not self._is_prompt_scored(rows):
             return
@@ -175,7 +175,7 @@ class RequestStream:
         self.is_finished = True
 
     def pop(self) -> RequestOutput | None:
-        """The new parts since the last `pop`, as one output; None if there is nothing to emit yet."""
+        """Returns the new parts since the last `pop` as one output; None if there is nothing to emit yet."""
         self.due, self.has_more = NOT_YET, False
         if self._kind is _DELTA:
             outputs = self._deltas()
@@ -213,7 +213,7 @@ class RequestStream:
         return any(answer.is_due for answer in self._answers)
 
     def _due_after(self, answer: "_Answer") -> Due:
-        """When to emit, after more of this answer has arrived."""
+        """Returns when the stream should emit, after a new part of `answer` has arrived."""
         if self._kind is _FINAL_ONLY:
             return NOW if self.is_finished else NOT_YET
         if not answer.is_due:
@@ -245,8 +245,8 @@ class RequestStream:
 class _Answer:
     """One of the `n` answers: all tokens so far, and how many of them were emitted.
 
-    Texts and log-probabilities are made of the engine's numbers when they are emitted, of many tokens
-    at once; texts in which stop strings are searched, when they come.
+    Token ids become text, and logprob rows become logprobs, only when an output is emitted, for many tokens at once. If
+    the request has stop strings, token ids become text as soon as they arrive.
     """
 
     def __init__(
@@ -434,7 +434,7 @@ class _Answer:
         if end < len(self._token_ids):
             del self._rows[: end - first]
         else:
-            self._rows.clear()  # the rest follows a stop string
+            self._rows.clear()  # the remaining rows belong to tokens after a stop string
         self._num_scored = end
         return (end - first) * width
 

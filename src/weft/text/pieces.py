@@ -1,8 +1,8 @@
 """The bytes that each token adds to the text, so that text can be built token by token.
 
 Only decoders in which a token's bytes do not depend on its neighbours are described here: byte-level
-BPE and the SentencePiece styles. For any other decoder `read_rule` returns None, and the detokeniser
-falls back on comparing whole decodings of a few tokens.
+BPE and the SentencePiece styles. For any other decoder `read_rule` returns None; the detokenizer then decodes the last
+few tokens repeatedly and compares the texts.
 """
 
 from collections.abc import Iterable, Mapping

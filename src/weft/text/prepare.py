@@ -247,10 +247,9 @@ class InputProcessor:
         return read_reasoning(params, ended, kwargs, token_ids, self._tokenizer)
 
     def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
-        """The tokens of each word as it stands at the start of a text, and where it differs, after a space.
-
-        As vLLM has it, so that answers are the same: the second spelling counts only if it begins with
-        another token and has as many.
+        """Returns the token ids of each word at the start of a text, and also after a space if these differ. The rule
+        is vLLM's, so that answers are equal: the ids after a space are used only if their first id differs and their
+        number is the same.
         """
         if self._tokenizer is None:
             raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")

@@ -1,7 +1,7 @@
-"""A prompt as embeddings: what a caller gives, and files of one tensor in base64, to rows that a model begins with.
+"""Reads prompts that are embeddings: from arrays of Python callers, or from base64 files that contain one tensor.
 
-A file is safetensors, or as torch saves a tensor: a zip in which a pickle says where the numbers lie. That is
-never unpickled; its instructions are read as data, and any but those of one plain tensor are refused.
+A file is safetensors, or as torch saves a tensor: a zip in which a pickle says where the numbers lie. The pickle is
+never executed: its instructions are read as data, and every instruction that one plain tensor does not need is refused.
 """
 
 import binascii
@@ -90,7 +90,7 @@ def check_enabled(limits: Limits) -> None:
 
 
 def check_part(part: EmbedsPart, limits: Limits) -> None:
-    """Raise `BadRequest` unless the model can begin with these rows."""
+    """Raises `BadRequest` unless the embeddings fit the model."""
     check_enabled(limits)
     if part.num_tokens == 0 or len(part.rows) % (4 * part.num_tokens):
         raise _bad("must have a row of float32 for each token, and at least one")

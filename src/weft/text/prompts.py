@@ -1,7 +1,7 @@
-"""From a prompt in any form to its tokens: the one place that knows which kinds of parts there are.
+"""Converts a prompt of any form to token ids; only this module knows all kinds of prompt parts.
 
-What callers give, vLLM's dicts among it, is read into a `Prompt` of parts; its work is measured, its
-limits are checked, and its tokens are what the prefix cache hashes and usage counts.
+`read_prompt` converts a caller's prompt, such as a dict in vLLM's form, to a `Prompt` of parts. `size_of` measures the
+work, and `check_length` checks the limits. The prefix cache hashes the resulting tokens, and the usage counts them.
 """
 
 from collections.abc import Callable, Mapping
@@ -301,5 +301,5 @@ def no_tokenizer() -> BadRequest:
 
 
 def _most_chars(tokenizer: Tokenizer, limits: Limits) -> int:
-    """More than these never fit the context."""
+    """Returns the maximum number of characters of a text that can fit the context."""
     return limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE

@@ -15,8 +15,8 @@ class StopMatch:
 class StopMatcher:
     """Searches one answer's text for its stop strings.
 
-    Of several, the one that is complete first wins; of those complete at the same place, the one
-    listed first. State is the last `longest - 1` characters, however long the answer grows.
+    The stop string that is complete first wins; of stop strings that end at the same place, the one listed first. State
+    is the last `longest - 1` characters, however long the answer grows.
     """
 
     __slots__ = ("_is_included", "_num_held", "_stops", "_tail")
@@ -30,8 +30,8 @@ class StopMatcher:
     def push(self, text: str, *, is_searched: bool = True) -> StopMatch:
         """Adds a piece of text.
 
-        With `is_searched` False no stop string may end in this piece (`min_tokens` is not reached yet); one that
-        begins in it may still end in a later one.
+        With `is_searched` False, no stop string ends in this piece, because `min_tokens` is not reached yet; a stop
+        string that begins in this piece may end in a later piece.
         """
         if not self._stops:
             return StopMatch(text)

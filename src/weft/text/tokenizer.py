@@ -52,10 +52,10 @@ class Tokenizer:
     tokenizer does not have (the logits are often wider) decode to nothing.
 
     `vocab_size` is one more than the largest id, and `max_token_chars` the length of the longest name, added
-    tokens included. `special_ids` are those of special tokens, `special_tokens` the ones that
-    tokenizer_config.json names (`bos_token`, `eos_token`, ...); `named_truncation_side` is the side that it
-    names, if any; `truncation_side` that of prompts: "left" or "right". `piece_rule` is how tokens become
-    bytes; None when they depend on their neighbours.
+    tokens included. `special_ids` are the ids of special tokens, and `special_tokens` are the tokens that
+    tokenizer_config.json names (`bos_token`, `eos_token`, ...). `named_truncation_side` is the truncation side in
+    tokenizer_config.json, if any; `truncation_side` is the side of a prompt that is truncated, "left" or "right".
+    `piece_rule` converts tokens to bytes; None if a token's bytes depend on its neighbours.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class Tokenizer:
     ) -> Self:
         """Read tokenizer.json and, where there is one, tokenizer_config.json.
 
-        `library` is what was built from that tokenizer.json already, and becomes this object's own.
+        `library` is a library tokenizer already built from the same tokenizer.json; the new object takes ownership of
+        it.
         """
         if TOKENIZER_FILE not in files:
             raise ConfigError(
@@ -214,8 +215,8 @@ class Tokenizer:
     ) -> Detokenizer:
         """A detokeniser for text that continues `prompt_token_ids`, which themselves are not repeated.
 
-        The prompt matters twice: a tokenizer that strips the space at the start of a text must not strip
-        it from a continuation, and a prompt may end inside a character.
+        The prompt matters for two reasons: a tokenizer that strips the space at the start of a text must not strip the
+        space at the start of a continuation, and a prompt may end inside a character.
         """
         detokenizer: Detokenizer
         context = prompt_token_ids[-_CONTEXT_TOKENS:]

@@ -1,8 +1,9 @@
 """Reads one answer from its start: reasoning, then text with calls in it.
 
-What is no call after all is text, with its exact characters, as long as no call was announced. One that
-was stands: cut off, it keeps the arguments that came; broken, those that came before the break, with a
-closing brace where we make the JSON ourselves. What follows a break, up to the closing mark, is text.
+Text that looks like a tool call but is malformed becomes content, character for character, unless the call was already
+announced. An announced call is never withdrawn. A call that is cut off keeps the arguments received so far. A malformed
+call keeps the arguments before the error, with a closing brace if the parser itself writes the JSON. The text between
+the error and the closing marker becomes content.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +28,11 @@ def make_parser(
 ) -> OutputParser:
     """The parser of one answer of a model of these families.
 
-    `tools` as in a request: their schemas type what is not written as JSON. `starts_in_reasoning`:
+    `tools` are those of the request: their schemas decide the types of arguments that are not written as JSON.
+    `starts_in_reasoning`:
     whether the prompt left the reasoning open, or closed it; None if it says nothing.
-    `num_earlier_calls` is where ids go on that count over the conversation. `end_markers` are special
+    `num_earlier_calls` is the first number for call ids that count through the whole conversation. `end_markers` are
+    special
     tokens that end a turn, where the text is decoded with special tokens: they are left out.
     """
     if reasoning is None and tool is None and not end_markers:

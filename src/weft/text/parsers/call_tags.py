@@ -1,7 +1,7 @@
-"""The structural tag under which a model has to call tools in the format that its family writes.
+"""Builds the structural tag that forces a model to call tools in the format of its family.
 
-All of it is taken from the family's row: the example of one call is cut at its name and its arguments,
-and what is around them is what the model has to write around others.
+The tag is derived from the family's example call: the texts before, between and after its name and arguments are the
+texts that the model has to write around every name and its arguments.
 """
 
 import json
@@ -126,8 +126,8 @@ def _shared(one: str, other: str) -> str:
 def _tail(text: str, separator: str) -> list[Format]:
     """Format of the text after the last call.
 
-    White space that could lead to another may end the answer too: a model that writes it and meant
-    to say something else would have to call again.
+    The answer may end with the white space that separates calls: otherwise a model that has written this white space
+    would be forced to make another call.
     """
     space = separator[: len(separator) - len(separator.lstrip())]
     if text:

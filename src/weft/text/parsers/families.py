@@ -12,14 +12,15 @@ _JSON_CALLS = JsonCalls()
 class ToolFamily:
     """Tool-call format of a family. A call begins at one of `openers`; `form` reads the rest.
 
-    No form: calls are messages of the harmony format, as reasoning and answer are.
+    If `form` is None, calls are messages of the harmony format, like reasoning and content.
 
-    `sections` stand around several calls and mean nothing without one; so do `closers`, after one.
+    `sections` are markers around several calls, and `closers` are markers after a call; both are ignored if there is no
+    call.
     An answer whose first character is one of `starts` begins with a call, unless it turns out not to.
 
-    `example` is a call as the model's template writes it; a forced call is written after it. `between`
-    is what stands between the arguments of a call and the name of the next; None: what ends a call, a
-    line break, and what begins one.
+    `example` is a call as the model's template writes it; forced calls have the same format. `between` is the text
+    between the arguments of a call and the name of the next call. If `between` is None, this text is the end of a call,
+    a line break, and the beginning of a call.
     """
 
     models: str

@@ -106,10 +106,9 @@ class JsonScanner:
 
 
 def read_json(buffer: TextBuffer, sink: Sink) -> Reading[None]:
-    """Give `sink` the text of the JSON value that comes next, as it comes.
-
-    What came before is given also where it then turns out to be none (`Malformed`) or the text ends
-    in it (`CutOff`).
+    """Passes the text of the next JSON value to `sink` while the text arrives. `sink` gets text before the value is
+    known to be valid: the function then raises `Malformed` for invalid JSON, or `CutOff` if the text ends inside the
+    value.
     """
     scanner = JsonScanner()
     is_whole = yield from buffer.scan(scanner.push, sink)

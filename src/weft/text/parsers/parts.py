@@ -1,6 +1,7 @@
-"""The parts an answer consists of, as a parser finds them, and what every parser offers.
+"""The parts of an answer that a parser finds, and the `OutputParser` protocol of all parsers.
 
-One is made for every event of a stream: structs, because a frozen dataclass takes six times as long.
+Parts are structs, because a parser creates a part for every stream event, and creating a frozen dataclass takes six
+times as long.
 """
 
 from typing import Protocol, TypeAlias
@@ -9,13 +10,13 @@ import msgspec
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """More of the model's reasoning."""
+    """The next piece of the model's reasoning."""
 
     text: str
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """More of the answer itself."""
+    """The next piece of the answer's content."""
 
     text: str
 
@@ -29,7 +30,9 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class Arguments(msgspec.Struct, frozen=True, gc=False):
-    """More of the arguments of the call `index`: JSON text; all of a call's pieces joined are one object."""
+    """The next piece of the arguments of the call `index`, as JSON text; all pieces of a call joined are one JSON
+    object.
+    """
 
     index: int
     text: str
@@ -39,14 +42,15 @@ Part: TypeAlias = Reasoning | Content | ToolCall | Arguments
 
 
 class OutputParser(Protocol):
-    """Takes one answer apart. One object serves one answer; texts may be cut anywhere.
+    """Splits one answer into parts; each answer needs its own parser. The text may be passed in pieces that are cut
+    anywhere.
 
-    Joining the parts of equal kind gives the same whatever the cuts were. Time and memory are linear in
-    the text. What looks like the start of a marker is held back until it is decided, and at most that.
+    The joined parts of each kind do not depend on where the text was cut. Time and memory are linear in the length of
+    the text. The parser holds back only text that may be the start of a marker, until it is decided.
     """
 
     def feed(self, text: str) -> list[Part]:
-        """The parts that are certain now."""
+        """Adds text; returns the parts that later text cannot change."""
 
     def finish(self) -> list[Part]:
-        """The rest, when the answer has ended, whole or cut off."""
+        """Returns the remaining parts at the end of the answer, whether the answer is complete or cut off."""

@@ -1,4 +1,4 @@
-"""The families of reasoning, by the names that vLLM gives their parsers. The more special come first."""
+"""The reasoning families, by vLLM's names of their parsers. More specific families come before more general ones."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,8 @@
-"""The two ends of a parser: the text that is not read yet, and the parts that are not taken yet.
+"""Input and output of a parser: `TextBuffer` holds unread text, and `PartCollector` holds parts that the caller has not
+taken.
 
-A reader is a generator: it yields where it needs more text and goes on when there is some. So the
-code of a format follows the format, and no reader keeps a state of its own between pieces.
+A reader is a generator that yields when it needs more text. So the code of a reader has the structure of the format,
+and needs no explicit state between pieces of text.
 """
 
 import re
@@ -26,7 +27,9 @@ class CutOff(Malformed):
 
 
 class Markers:
-    """A set of literals to look for. The one that starts first wins; of two that do, the shorter."""
+    """A set of literals to look for. The literal that starts first in the text wins; of two literals that start at the
+    same place, the shorter one.
+    """
 
     __slots__ = ("_prefixes", "_search", "literals", "longest")
 
@@ -59,10 +62,10 @@ class Markers:
 
 
 class TextBuffer:
-    """Text goes in at one end as it comes, and out at the other as it is understood.
+    """Holds the text that a reader has not consumed yet.
 
-    What stays inside while a reader waits is at most the start of a marker: readers that must hold
-    more take it and hold it themselves, so that no character is looked at again and again.
+    While a reader waits for text, the buffer holds at most the start of a marker. A reader that must hold more text
+    takes it from the buffer, so that no character is searched repeatedly.
     """
 
     __slots__ = ("_at", "_marked", "_text", "is_ended")
@@ -189,19 +192,19 @@ class PartCollector:
         self._kind: type[Reasoning | Content | Arguments] = Content
 
     def reasoning(self, text: str) -> None:
-        """More reasoning."""
+        """Adds a piece of the reasoning."""
         self._add(Reasoning, text)
 
     def content(self, text: str) -> None:
-        """More of the answer."""
+        """Adds a piece of the content."""
         self._add(Content, text)
 
     def arguments(self, text: str) -> None:
-        """More arguments of the latest call."""
+        """Adds a piece of the latest call's arguments."""
         self._add(Arguments, text)
 
     def call(self, name: str, call_id: str | None = None) -> None:
-        """A call begins."""
+        """Adds the start of a call."""
         if call_id is None and self._first_id is not None:
             call_id = f"functions.{name}:{self._first_id + self.num_calls}"
         self._join()

@@ -44,12 +44,14 @@ def make_output_parser(
 
 
 def choose_tool_parser(template_source: str) -> str | None:
-    """The family whose calls a chat template writes; None for an unknown format."""
+    """Returns the name of the tool family whose call format a chat template uses; None for an unknown format."""
     return _first_match(template_source, TOOL_PARSERS)
 
 
 def choose_reasoning_parser(template_source: str) -> str | None:
-    """The family whose reasoning a chat template writes; None without reasoning."""
+    """Returns the name of the reasoning family whose format a chat template uses; None if the template has no
+    reasoning.
+    """
     return _first_match(template_source, REASONING_PARSERS)
 
 

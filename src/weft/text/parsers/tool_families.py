@@ -1,4 +1,4 @@
-"""The families of tool calls, by the names that vLLM gives their parsers. The more special come first."""
+"""The tool families, by vLLM's names of their parsers. More specific families come before more general ones."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -33,18 +33,18 @@ RESERVED_NAMES = frozenset(
     "lipsum cycler joiner".split()
 )
 
-MAX_TEMPLATE_CHARS = 128 * 1024  # of a request's template; templates of models have some thousands
+MAX_TEMPLATE_CHARS = 128 * 1024  # of a template in a request; templates of models have some thousand characters
 _MAX_OPENED = 16
 
 
 class ChatTemplate:
     """Chat template of a model. Safe to share between threads.
 
-    `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, where they are
-    given so, rather than as strings; None is what it does with either. A template that writes no past calls
-    gets them as texts in the form of `tool_parser`'s family; None is the family that the template names.
-    Its processes start with the first renderings, again after one that had to be killed, and end with
-    `close` or when nothing refers to the template any more.
+    `source` is the template's text. `wants_parts` True passes message contents that are lists of parts to the template
+    as lists, and False as strings; None decides by the template's facts. If the template does not write past tool
+    calls, the calls are passed as text in the format of the `tool_parser` family; None chooses the family by the
+    template. The render processes start with the first rendering, restart after a process was killed, and end with
+    `close` or when the template is garbage-collected.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ChatTemplate:
         return facts
 
     def render(self, messages: Sequence[Message], **how: Any) -> str:
-        """The prompt text of a conversation, to be rendered as `prepare` says."""
+        """Renders a conversation to the prompt text; the arguments are those of `prepare`."""
         return self.processes.run(self.prepare(messages, **how))
 
     def prepare(
@@ -99,10 +99,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Rendering:
-        """The rendering of a conversation to the text of a prompt; `BadRequest` for what no template takes.
-
-        With `continue_final_message` the prompt ends inside the last message, for the model to go on.
-        `template_kwargs` reach the template as they are: any JSON, and none of `RESERVED_NAMES`.
+        """Returns the `Rendering` that converts a conversation to the prompt text; raises `BadRequest` for invalid
+        input. With `continue_final_message` the prompt ends inside the last message, which the model then continues.
+        `template_kwargs` are passed to the template unchanged: any JSON values, under names that are not in
+        `RESERVED_NAMES`.
         """
         # A mapping instead of keywords, so that a caller's names cannot clash with this function's parameters.
         kwargs = template_kwargs or {}

@@ -1,7 +1,7 @@
-"""Messages of a conversation in the form that a chat template takes, by the facts of the template.
+"""Converts the messages of a conversation to the form that a chat template accepts, according to the template's facts.
 
-Clients send back what any server, model or they themselves wrote: ids of another form, arguments that
-were cut off, system texts in the middle. A template that was written for one model refuses much of it.
+Clients send messages that came from other servers or models, or that they wrote themselves: with call ids of another
+form, cut-off arguments, or system messages in the middle. A template for one model refuses many such messages.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ def normalise_messages(
 ) -> list[_Message]:
     """Messages in the form that a template with these facts takes.
 
-    Past calls that it does not write become texts of `family`.
+    If the template does not write past tool calls, they become text in the format of `family`.
 
     Contents become strings (text parts joined by newlines) or lists of parts; arguments of past calls,
-    JSON text on the wire, become objects or stay text, and `{}` where they are neither.
+    which requests contain as JSON text, become objects or stay text; invalid arguments become `{}`.
     """
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise BadRequest("messages", "messages must be a list of at least one message")
@@ -187,9 +187,8 @@ def _call_by_call(
 
 
 def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Message]:
-    """Joins system texts that the template would refuse or leave out to the first one.
-
-    If the template has no system role, they go into the first user message.
+    """Joins system messages that the template would refuse or ignore to the first system message. If the template has
+    no system role, the system texts go into the first user message.
     """
     if not any(map(_is_system, messages)):
         return messages

@@ -1,8 +1,8 @@
-"""`RenderProcesses`: the child processes that render chat templates, and who waits for which.
+"""`RenderProcesses`: the child processes that render chat templates, and the queue of renderings for them.
 
-A template runs nowhere else: it comes with the model, or with a request, and neither a sandbox nor a
-thread can stop one that loops for ever. Long conversations have processes apart, so that short ones
-never wait for them.
+Templates run only in these processes: templates come from models or requests, and neither a sandbox nor a thread can
+stop a template that loops for ever. Long conversations have separate processes, so that short conversations never wait
+for them.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class RenderLimits:
 class Rendering:
     """A template and its variables, as a line of JSON, for a process.
 
-    `finish` makes the answer of the text that the process writes. Errors name `parameter`.
+    `finish` converts the text that the process writes to the result. Errors name `parameter`.
     """
 
     parameter: str
@@ -73,7 +73,7 @@ class RenderProcesses:
         self._threads_of_long = ThreadPoolExecutor(num_each, "weft-template-long")
 
     def run(self, rendering: Rendering) -> str:
-        """The text; `BadRequest` when the template fails or takes too much."""
+        """Returns the rendered text; raises `BadRequest` if the template fails or exceeds a limit."""
         return rendering.finish((self._long if rendering.is_long else self._short).call(rendering))
 
     async def run_soon(self, begin: Callable[[], tuple[Rendering, T]]) -> tuple[str, T]:

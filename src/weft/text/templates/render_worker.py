@@ -1,8 +1,8 @@
 """The child process that runs one chat template: `python -m weft.text.templates.render_worker`.
 
 It reads a line of JSON with its limits, then for each rendering one line: the template and, behind
-a tab, its variables. It answers each with a line (see `weft.core.aio.worker`). With special tokens in the
-place of variables, the answer is the template's facts.
+a tab, its variables. It answers each with a line (see `weft.core.aio.worker`). If the line contains special tokens
+instead of variables, the answer contains the template's facts.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The sandbox that chat templates are compiled and run in, with what Hugging Face gives them.
 
-Nothing here bounds time or memory: `weft.text.templates.render_worker` does, in a process that can be killed.
+This module does not limit time or memory; `weft.text.templates.render_worker` limits both, in a process that can be
+killed.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Facts about a chat template, found by what it writes for small conversations, not by its syntax.
+"""Facts about a chat template, found by rendering small conversations, not by reading its syntax.
 
-A probe is a conversation with words that occur nowhere else: a form of a message is taken where the
-template writes the words of it, and does not raise. Probes run where the template runs.
+A probe is a conversation with words that occur nowhere else. The template accepts a form of message if it does not
+raise and writes the words of the message. Probes run in the template's render process.
 """
 
 import json
@@ -34,8 +34,8 @@ _TOOL = {
 class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Which forms of messages a chat template takes.
 
-    `part_roles` are the roles whose contents it reads as lists of parts, `textless_roles` those whose
-    contents it does not read as text. The defaults are the facts of a template that takes all that is text.
+    `part_roles` are the roles whose contents the template reads as lists of parts. `textless_roles` are the roles whose
+    contents the template does not read as strings. The defaults describe a template that accepts every form of text.
     """
 
     part_roles: frozenset[str] = frozenset()

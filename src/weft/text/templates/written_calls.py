@@ -1,7 +1,7 @@
 """Past calls and their results as texts, for chat templates that write none of them.
 
-A model without a form for calls in its template, or whose template expects callers to write the form
-themselves, would see its own answers without the calls in them, and lose the results.
+Some templates have no format for tool calls, or expect callers to write the format themselves. Without this conversion
+such a model would see its earlier answers without their calls, and would not see the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,9 @@ RESULT_ROLES = ("tool", "function")
 
 
 def family_of(source: str, name: str | None) -> ToolFamily:
-    """The family whose form past calls have: the parser's of that name, or the one that the template names."""
+    """Returns the tool family whose format is used for past calls: the family of the parser `name`, or else the family
+    that the template's format belongs to.
+    """
     return TOOL_PARSERS.get(name or choose_tool_parser(source) or "", USUAL_FAMILY)
 
 

@@ -36,8 +36,8 @@ class ParseContext:
 class Form(Protocol):
     """Reads the calls that begin where a family's opening marker ended.
 
-    `Malformed` or `CutOff` where the text is not of the form. Until then the calls announced stand, and
-    what the buffer holds since the last of them was none.
+    Raises `Malformed` or `CutOff` if the text does not have this form. Calls that were announced before the error
+    remain; the text that the buffer has recorded since the last announced call is not a call.
     """
 
     def read(self, context: ParseContext) -> Reading[None]:

@@ -18,9 +18,8 @@ _ID = re.compile(r"[\w-]*")
 
 @dataclass(frozen=True, slots=True)
 class NamedCalls(JsonArguments):
-    """NAME {...}, with the marks between that a family has.
-
-    `before` must come before the name and one of `after` behind it, if they are given. `id_mark` and an
+    """Reads calls of the form NAME {...}, with a family's markers. If given, `before` must come before the name and one
+    of `after` behind it, if they are given. `id_mark` and an
     id may follow the name. `has_id_names`: the name is `functions.NAME:N`, which is the call's id too.
     `is_fenced`: the arguments may stand in a Markdown code block.
     """
