@@ -1,7 +1,7 @@
 """Authorization of calls: denied by default, by path, before the call's content is read.
 
-As over HTTP, an API key opens the calls that serve requests, and a control key those that reach beyond
-the caller's own. A server without keys of either kind is open to whoever reaches it.
+As over HTTP, an API key gives access to the calls that serve requests, and a control key to the calls that affect other
+callers. A server without any keys accepts every caller.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -126,7 +126,7 @@ class KeyGate(ServerInterceptor):  # type: ignore[type-arg]  # generic in the st
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """Decide before anything of the request is read; unknown methods are refused too."""
+        """Decides on access before the request is read; unknown methods are refused too."""
         try:
             self._keys.check(
                 handler_call_details.method, handler_call_details.invocation_metadata or ()

@@ -33,7 +33,8 @@ _serialized = methodcaller("SerializeToString")
 
 
 class Held:
-    """A large request, or its stand-in; `release` is called when its call ends, or by itself if the call never began.
+    """A large request, or its `Undecodable`. `release` is called when the call ends; the bytes are also released when a
+    request is garbage-collected whose call never began.
     grpc keeps a refused request and its frames for a while, so `release` drops the reference to the request.
     """
 
@@ -57,11 +58,11 @@ _MAX_SIGNALS = 4096
 def merged_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Makes readers that are registered with `loop` inside treat many wake-up bytes as one.
 
-    grpc sends a byte for each operation that has ended, and handles all that have ended at each byte:
-    of a step's writes to all callers the first does the work, and the others cost a turn of the loop
-    each. That was a fifth of what grpc needs for a message. The other bytes that were there before it
-    looked are taken afterwards: what ends meanwhile has one of its own, and where it raises, at what ended
-    for a loop that is closed, they have it go on.
+    grpc sends one wake-up byte for each completed operation, and at each byte handles all completed operations. When a
+    step writes to all callers, the first byte does all the work, and every other byte costs a turn of the event loop: a
+    fifth of grpc's time per message. So the other bytes that were present before grpc's callback are read after it. An
+    operation that completes during the callback has a byte of its own. If the callback raises, because an operation
+    belongs to a closed loop, the unread bytes call it again.
     """
     peeked = bytearray(_MAX_SIGNALS)
     add_reader = loop.add_reader
@@ -121,12 +122,12 @@ class MessageBudget:
 
 
 class CallWriter:
-    """Messages from `source` go to the caller through here, inside `async with`.
+    """Writes the messages of `source` to the caller, inside `async with`.
 
-    While a write waits, the engine's client merges what follows into one output, so a slow reader
-    costs memory only up to the length of its answer. A reader that takes nothing for `timeout_s`
-    has `source` closed, and with it the engine's request. The write itself is left alone: grpc cannot
-    end a call with one under way, so the call ends when the caller reads on, or leaves.
+    While a write waits, the engine's client merges further outputs into one, so the memory for a slow reader is limited
+    by the length of its answer. If a reader reads nothing for `timeout_s`, `source` is closed, which ends the engine's
+    request. The pending write is not cancelled: grpc cannot end a call during a write, so the call ends when the caller
+    reads again or disconnects.
     """
 
     def __init__(

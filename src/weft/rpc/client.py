@@ -1,6 +1,7 @@
 """`RpcClient`: an `EngineClient` for an engine behind a gRPC server.
 
-What the wire has no call for raises `Unsupported`, and what it has no field for `BadRequest`, by name.
+An operation without a call in the protocol raises `Unsupported`; a parameter without a field in the protocol raises
+`BadRequest` with its name.
 """
 
 import asyncio
@@ -267,7 +268,7 @@ class RpcClient(RemoteClient):
 
     @property
     def num_active_requests(self) -> int:
-        """Requests of this client that are open."""
+        """Number of open requests of this client."""
         return self._num_active
 
     async def check_health(self) -> None:

@@ -1,4 +1,4 @@
-"""`Fleet`: several servers of one model as one engine. Requests go to the least loaded that is healthy.
+"""`Fleet`: several servers of one model as one engine. A request goes to the healthy server with the lowest load.
 
 A request that a server could not take, or that was lost before anything of it came, goes to another
 one, once. A request whose response has begun is never
@@ -77,7 +77,7 @@ class _Member:
             return []
 
     def set_healthy(self, is_healthy: bool, why: str = "") -> None:
-        """Take the server out of the choice, or back in."""
+        """Excludes the server from the choice for new requests, or includes it again."""
         if is_healthy != self.is_healthy:
             log.warning("%s %s", self.target, "is back" if is_healthy else f"is out: {why}")
         self.is_healthy = is_healthy
@@ -188,7 +188,7 @@ class Fleet(RemoteClient):
 
     @property
     def num_active_requests(self) -> int:
-        """Requests of this client that are open."""
+        """Number of open requests of this client."""
         return sum(member.num_open for member in self._members)
 
     async def check_health(self) -> None:
@@ -207,7 +207,7 @@ class Fleet(RemoteClient):
             )
 
     async def get_loads(self) -> list[EngineLoad]:
-        """The ranks of all servers that answer, one server after the other."""
+        """Returns the loads of all ranks, of each server that answers, server after server."""
         loads = await self._each(lambda client: client.get_loads())
         return [load for one in loads for load in one]
 

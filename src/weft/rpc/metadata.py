@@ -1,8 +1,8 @@
 """Call metadata, for values that the messages have no field for: adapter, trace context, reasoning.
 
-Of reasoning the field `grammar_from_first_token` says only that a constraint begins at once. That it begins
-behind the reasoning, and what text ends that, is metadata for a server of ours; another one goes by a parser
-of its own, or has none.
+The message field `grammar_from_first_token` can only say that a constraint begins at the first token. For Weft servers,
+metadata say that a constraint begins after the reasoning, and which text ends the reasoning. Other servers use their
+own reasoning parser, or have none.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,9 @@ def check_reasoning(server: ServerReport, params: SamplingParams, options: Reque
 def check_ended(
     server: ServerReport, request: Request, kwargs: Mapping[str, Any] | None, tokenizer: Tokenizer
 ) -> None:
-    """Refuse a constraint that would not begin: vLLM looks for the end in the prompt, and believes no field."""
+    """Refuses a constraint that would never begin: vLLM searches the prompt for the text that ends reasoning, and no
+    field overrides this.
+    """
     if server.is_ours or server.constrains_reasoning or not request.reasoning_ended:
         return
     family = REASONING_PARSERS.get(server.reasoning_parser)
@@ -129,7 +131,9 @@ def to_metadata(server: ServerReport, request: Request) -> Metadata:
 
 
 def params_for(server: ServerReport, request: Request) -> SamplingParams:
-    """The parameters; one of them tells a server that does not read metadata that reasoning has ended."""
+    """Returns the parameters for `server`; for a server that ignores metadata, `grammar_from_first_token` is set if
+    reasoning has ended.
+    """
     params = request.params
     if server.is_ours or not request.reasoning_ended or not _has_constraint(params):
         return params

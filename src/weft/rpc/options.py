@@ -14,12 +14,12 @@ class RpcOptions:
 
     `open_health_check` lets `HealthCheck` be called without a key, as `grpc.health.v1` always can.
 
-    `max_message_bytes` bounds what is received; None is what a context of token ids with their text
-    takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served. A model that
-    takes media has room for theirs beside that.
+    `max_message_bytes` is the maximum size of a received message. None means the size of a full context of token ids
+    with their text, at least 8 MiB, plus room for media if the model accepts media. A message is decoded in one piece,
+    which blocks all other requests, so the limit should not be larger than needed.
     `max_total_message_bytes` limits the memory of all large requests together, as long as their calls are open.
-    Other processes of this server also listen on a shared port.
-    `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.
+    With `shares_port`, other processes of this server listen on the same port.
+    `reasoning_parser` names the format of the model's reasoning: a constraint begins after the reasoning.
     """
 
     host: str = "127.0.0.1"

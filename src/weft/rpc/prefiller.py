@@ -25,7 +25,7 @@ _ARGS = {
 
 
 def prefill_of(metadata: CallMetadata) -> Prefill | None:
-    """The server that a router chose, in the call's metadata."""
+    """Returns the prefill server that a router named in the call's metadata; None if the metadata name no server."""
     given = {name: str(value) for name, value in metadata}
     address = given.get(PREFILLER)
     if address is None:
@@ -34,8 +34,8 @@ def prefill_of(metadata: CallMetadata) -> Prefill | None:
 
 
 class RpcPrefiller(Prefiller):
-    """Prefills on another server, over gRPC. The answer arrives when the whole prompt is computed: no message of a
-    stream can say more earlier.
+    """Prefills on another server, over gRPC. The transfer parameters arrive only when the whole prompt is computed,
+    because the protocol has no stream message for them.
     """
 
     way_failures = (grpc.aio.AioRpcError,)

@@ -61,7 +61,7 @@ class RpcServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listen and serve; the port that was bound. `ConfigError` if that is impossible."""
+        """Starts the server and returns the bound port; raises `ConfigError` if the server cannot listen."""
         for flag, keys in (
             ("--api-key", self._options.api_keys),
             ("--control-api-key", self._options.control_api_keys),
@@ -111,7 +111,7 @@ class RpcServer:
         await self.stop()
 
     async def stop(self) -> None:
-        """End every call and stop listening. Idempotent."""
+        """Ends every call, and stops listening. Idempotent."""
         self.set_not_serving()
         self.service.generate.close()
         if self._server is not None:

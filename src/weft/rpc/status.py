@@ -73,7 +73,9 @@ def to_trailing(error: WeftError) -> tuple[tuple[str, bytes], ...]:
 
 
 def to_error(status: StatusCode, detail: str, trailing: Iterable[Any] = ()) -> WeftError:
-    """The exception that a client raises for `status`; `trailing` are pairs of metadata."""
+    """Returns the exception that a client raises for `status`; `trailing` is the trailing metadata as pairs of name and
+    value.
+    """
     named = (value for name, value in trailing if name == PARAMETER_METADATA)
     value = next(named, None)
     parameter = value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,6 @@
-"""The Embed call: token ids in, one embedding out; however the call ends, the engine's request ends too."""
+"""The Embed call: receives token ids, and sends one embedding. The engine's request ends when the call ends, for any
+reason.
+"""
 
 import uuid
 from contextlib import aclosing
@@ -17,7 +19,9 @@ from weft.rpc.spans import server_span
 
 
 class EmbedCall:
-    """Serves Embed; its requests count among those in flight of `generate`. Owned by one event loop."""
+    """Serves Embed. Its requests are counted together with the in-flight requests of `generate`. Owned by one event
+    loop.
+    """
 
     def __init__(
         self, client: EngineClient, generate: GenerateCall, tracer: Tracer | None = None

@@ -1,4 +1,6 @@
-"""The Generate call: a request in, chunks and completes out; however the call ends, the engine's request ends too."""
+"""The Generate call: receives a request, and sends chunk and complete messages. The engine's request ends when the call
+ends, for any reason.
+"""
 
 import asyncio
 import time
@@ -201,7 +203,7 @@ class GenerateCall:
 
 @asynccontextmanager
 async def until_deadline(context: Context) -> AsyncIterator[None]:
-    """Run the block no longer than the caller waits."""
+    """Runs the block until the deadline of the call at most."""
     remaining_s: float | None = context.time_remaining()
     if remaining_s is not None and remaining_s <= 0:
         raise DeadlineExceeded("the deadline had passed when the request arrived")

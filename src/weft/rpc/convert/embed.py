@@ -25,7 +25,7 @@ def to_embed_input(
     limits: Limits,
     padding_id: int | None = None,
 ) -> EmbedInput:
-    """Translate and check. Ids of `padding_id` at the end are no part of the text."""
+    """Converts and checks a request. Trailing ids equal to `padding_id` are dropped."""
     if pooler is None:
         raise Unsupported("Embed is not supported by this model: it generates text")
     if not request.HasField("tokenized"):
@@ -42,7 +42,7 @@ def to_embed_input(
 
 
 def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
-    """Translate; an aborted request has no numbers."""
+    """Converts an output; the output of an aborted request has no vector."""
     return pb.EmbedResponse(
         embedding=output.data,
         prompt_tokens=len(output.prompt_token_ids),

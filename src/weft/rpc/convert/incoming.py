@@ -28,9 +28,9 @@ _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embe
 class ServerReport:
     """A server's report about itself, besides its configuration.
 
-    `constrains_reasoning` says that a constraint begins at the first token, whatever the model writes
-    first; elsewhere behind what ends reasoning by `reasoning_parser`. A server that `is_ours` follows
-    metadata that says where.
+    `constrains_reasoning` is True if the server applies a constraint from the first token, reasoning included.
+    Otherwise the constraint begins after the text that ends reasoning for `reasoning_parser`. If `is_ours`, the server
+    is a Weft server, and the call's metadata say where the constraint begins.
     """
 
     is_paused: bool

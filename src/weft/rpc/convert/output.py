@@ -53,7 +53,7 @@ class StreamedReply:
         return messages
 
     def end(self) -> None:
-        """Check that every answer has ended: a broken stream must not look complete."""
+        """Checks that every answer has ended: a broken stream must not look complete."""
         if self._open:
             raise GenerationError("the engine ended the request before every answer was finished")
 
@@ -134,7 +134,9 @@ def to_scores(
 def to_complete(
     output: RequestOutput, answer: CompletionOutput, **scores: Any
 ) -> pb.GenerateComplete:
-    """The end of one answer; `answer.token_ids` holds all tokens, or in a stream the last new ones."""
+    """Returns the complete message of an ended answer; `answer.token_ids` holds all tokens of the answer, or in a
+    stream only the new ones.
+    """
     complete = pb.GenerateComplete(
         index=answer.index,
         output_ids=answer.token_ids,
@@ -219,5 +221,5 @@ def _value_of(position: PositionLogprobs | None, token_id: int) -> float:
 
 
 def _aligned(positions: Sequence[PositionLogprobs | None], length: int) -> PromptLogprobs:
-    """Exactly `length` positions, so that the n-th entry always belongs to the n-th token."""
+    """Returns exactly `length` entries, so that the n-th entry always belongs to the n-th token."""
     return [*positions[:length], *([None] * (length - len(positions)))]

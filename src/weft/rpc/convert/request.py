@@ -1,7 +1,7 @@
-"""A request, from the wire and to it: every field is used here or refused by name, in both directions.
+"""Converts requests from and to protobuf messages; in both directions every field is used, or refused by its name.
 
-Numbers and switches stand in fields with their names, as `weft.core.values.params` lists them; what is
-`Carried.OWN` is translated here, name by name.
+Numeric and boolean parameters have message fields of the same names, listed in `weft.core.values.params`; parameters
+marked `Carried.OWN` are converted one by one in this module.
 """
 
 import json
@@ -64,10 +64,10 @@ _NOT_CARRIED = tuple(p.name for p in PARAMETERS.values() if p.param.wire is Carr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A `GenerateRequest` in our terms. `request_id` None: the server is to make one.
+    """A `GenerateRequest` converted to Weft's values. If `request_id` is None, the server generates an id.
 
-    `prompt` reads the input, and refuses it: after the parameters, because clients rely on which error
-    wins. The adapter is named in metadata.
+    `prompt` is a function that reads and checks the input. It is called after the parameters are checked, because
+    clients rely on the order of errors. The adapter is named in metadata.
     """
 
     request_id: str | None
