@@ -16,11 +16,10 @@ if TYPE_CHECKING:  # imports an HTTP client, which few servers need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Handed to every handler. `started_at` is Unix time in whole seconds.
-
-    `request_templates` is None where requests may not bring templates of their own, `tool_servers`
-    where they may call no tools of servers, `prefiller` where this engine fetches no prompts from others.
-    Of several API servers none `stores_responses`: another one would be asked for them.
+    """The objects that every handler gets. `started_at` is Unix time in whole seconds. `request_templates` is None if
+    requests may not contain chat templates, `tool_servers` is None if requests may not call tools of MCP servers, and
+    `prefiller` is None if this engine does not fetch prompts from other engines. `stores_responses` is False if there
+    are several API servers, because a later request may reach another API server.
     """
 
     client: EngineClient

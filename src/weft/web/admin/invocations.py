@@ -24,7 +24,7 @@ _POOLING = (("embed", "/v1/embeddings"), ("classify", "/classify"))
 
 
 def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
-    """The endpoint that hands on to `endpoints`."""
+    """Returns the endpoint that passes each call to one of `endpoints`."""
     by_path = {one.path: one for one in endpoints if one.method == "POST"}
 
     @endpoint(
@@ -50,7 +50,9 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
 
 
 def target_of(names: Collection[str], tasks: Collection[str]) -> str | None:
-    """The path for a body with these fields, and a model with these pooling tasks; None if there is none."""
+    """Returns the path of the endpoint for a body with the fields `names` and a model with the pooling `tasks`; None if
+    no endpoint fits.
+    """
     for wanted, path in _TARGETS:
         if not set(wanted) <= set(names):
             continue

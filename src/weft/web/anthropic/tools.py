@@ -14,8 +14,9 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice
 def to_tools(body: PromptBody) -> tuple[Tool, ...]:
     """The tools on offer.
 
-    The definition of a deferred tool that a search has found stands in the search's result: in the list at
-    the prompt's beginning it would change all that follows, which the prefix cache then no longer has.
+    The definition of a deferred tool that a search has found is written in the search's result. In the list of tools at
+    the beginning of the prompt, the definition would change the whole prompt, and the prefix cache would no longer
+    match.
     """
     place = Place("tools", "tools")
     given = body.tools or []

@@ -91,13 +91,11 @@ class ReasoningCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFormat:
-    """Made once a turn, when its prompt is rendered.
-
-    `is_open` says whether answers begin inside reasoning; None leaves it to the model. `end_markers`
-    are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
-    the numbers in the ids of calls go on, for models that count them over the conversation;
-    `has_short_ids` of models whose templates take ids of nine letters and digits alone. `tools` are the
-    turn's, as templates have them.
+    """Format of a turn's answers, created once per turn, when the prompt is rendered. `is_open` is True if answers
+    begin inside reasoning; None means that the model decides. `end_markers` are special tokens that are removed from
+    answers; they appear because the parser needs text with special tokens. `first_id` is the first number in the ids of
+    calls, for models that count calls through the conversation. `has_short_ids` is True if the chat template accepts
+    only ids of nine letters and digits. `tools` are the turn's tools in the form that templates read.
     """
 
     turn: Turn

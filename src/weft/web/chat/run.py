@@ -70,11 +70,9 @@ async def run_turn(
     prepared: PreparedTurn | None = None,
     sink: TurnSink | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
-    """Began, a `TurnDelta` whenever there is something new, Ended. Closing it aborts the request.
-
-    What is wrong with a turn, and an engine that cannot take it, raise before the first event.
-    `prepared` is what `prepare_turn` made of this turn, where that had to be known earlier. Deltas that
-    go through `sink` are not yielded.
+    """Yields `Began`, then a `TurnDelta` for each new part, then `Ended`. Closing the generator aborts the request. An
+    invalid turn, or an engine that cannot accept the request, raises before the first event. `prepared` is the result
+    of `prepare_turn` for this turn, if the caller has called it already. Deltas that go through `sink` are not yielded.
     """
     if prepared is None:
         prepared = await prepare_turn(served, turn)
@@ -125,7 +123,9 @@ def run_request(
     length_penalty: float | None,
     sink: EventSink | None,
 ) -> AsyncGenerator[RequestOutput, None]:
-    """The outputs of the engine, or of a beam search if there is a `length_penalty`, which needs no sink."""
+    """Yields the outputs of the engine, or of a beam search if `length_penalty` is set; a beam search does not use
+    `sink`.
+    """
     if length_penalty is None:
         return client.run(request) if sink is None else client.run_into(request, sink)
     options = msgspec.structs.replace(options, request_id=request.request_id)
@@ -133,7 +133,7 @@ def run_request(
 
 
 async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
-    """The checked request of a turn, with the parameters that the engine is to use."""
+    """Checks a turn and returns the engine's request, with its final parameters."""
     if turn.params.n > served.options.max_n:
         raise BadRequest(
             "n", f"n must be at most {served.options.max_n}, got {turn.params.n}", turn.params.n

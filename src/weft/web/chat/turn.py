@@ -43,11 +43,11 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 class Turn:
     """A request for the next message. `messages` are in OpenAI's form, without tools.
 
-    `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
-    `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
-    `chat_template` takes the place of the model's. A `length_penalty` searches for `n` beams.
-    Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta. `names` are
-    those that the body has for some parameters.
+    `weft.web.chat` sets `params.output_kind`, the constraints for forced tool calls, the parameters that parsers need,
+    and the tokenization options in `options`; the caller sets everything else. `chat_template` replaces the model's
+    chat template. With a `length_penalty`, the turn is a beam search with `n` beams. If `is_streamed` is False, each
+    answer arrives as one delta at its end. `names` maps parameter names to the names that the request body has for
+    them.
     """
 
     options: RequestOptions

@@ -15,14 +15,14 @@ _CANDIDATES = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The labels behind `tail`, the end of every prompt, each with its token."""
+    """The labels that are one token after `tail`, the common end of all prompts, each with its token id."""
 
     tokenizer: Tokenizer
     tail: str
     labels: tuple[tuple[str, int], ...]
 
     def words(self, texts: Sequence[str]) -> tuple[int, ...] | None:
-        """Tokens of these texts; None unless each is one token."""
+        """Returns the token ids of the texts; None unless each text is one token, different from the others."""
         ids = [_token_of(self.tokenizer, self.tail, text) for text in texts]
         found = tuple(token_id for token_id in ids if token_id is not None)
         return found if len(set(found)) == len(texts) else None

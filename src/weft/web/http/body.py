@@ -181,10 +181,9 @@ def _too_slow() -> HttpError:
 
 
 def decode_body(body: bytes, kind: Any, *, is_by_value: bool = False) -> Any:
-    """`body`, which `read_body` has looked at, as a `kind`; `BadRequest` names the place at fault.
-
-    Nothing is guessed: no byte order mark, no second value for a key, no text that is not UTF-8. With
-    `is_by_value` a number or a boolean may be written as another type: 12.0, "0.7", "true", 1.
+    """Decodes a body that `read_body` has scanned to type `kind`; raises `BadRequest` with the path of the invalid
+    value. Byte order marks, duplicate keys and text that is not UTF-8 are refused. With `is_by_value`, a number or a
+    boolean may be written as another JSON type: 12.0, "0.7", "true", 1.
     """
     if not body.strip():
         raise BadRequest(None, "the body is empty; a JSON object is needed")

@@ -82,7 +82,7 @@ class Exchange:
             self.ending.set_result(reason)
 
     def abort(self) -> None:
-        """Hang up."""
+        """Closes the connection at once."""
         self.is_ended = self._is_aborted = True
         self._stall.stop()
         self._abort()

@@ -36,7 +36,9 @@ class Gate:
         self._check_host(exchange)
 
     def check(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Refuses a caller whose key does not give access to the endpoint, and counts what the key's tenant asks."""
+        """Refuses a caller whose key does not give access to the endpoint, and counts the request for the key's
+        tenant.
+        """
         match endpoint.access:
             case Access.OPEN:
                 return

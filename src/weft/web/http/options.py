@@ -14,16 +14,17 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """`port` 0 lets the system choose; no `api_keys` means no check, no `control_api_keys` no control.
-
-    What a body asks for beyond its API is ignored, with a warning, or, if `strict`, refused.
+    """If `port` is 0, the system chooses a port. Without `api_keys`, API keys are not checked; without
+    `control_api_keys`, nobody may use the admin endpoints. Fields that exceed the API are ignored with a warning or, if
+    `strict`, refused.
     After an answer, the server discards what the client still sends for `linger_s` seconds, so that the client can
     read the answer.
-    A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
-    in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
-    prompt of two million tokens fits. A form of `max_form_bytes` is one file and fields beside it.
+    A body may take `body_grace_s` to arrive, and one more second for every `min_body_rate` bytes. A body is decoded in
+    one piece, which blocks all other requests: at most 20 ms, for `max_body_bytes` that are all escapes.
+    `max_body_bytes` is enough for a prompt of two million tokens. `max_form_bytes` is enough for one file and other
+    fields.
     `max_total_body_bytes` limits the memory of all large bodies together.
-    Other processes of this server also listen on a shared port.
+    With `shares_port`, other processes of this server listen on the same port.
     """
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"

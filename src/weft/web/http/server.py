@@ -44,7 +44,9 @@ class HttpServer:
         self._ssl = server_tls(options.ssl_certfile, options.ssl_keyfile)
 
     async def start(self) -> int:
-        """Listen, and answer probes; the port that was bound. `ConfigError` if that is impossible."""
+        """Starts to listen and to answer probes; returns the bound port. Raises `ConfigError` if the server cannot
+        listen.
+        """
         options = self._options
         config = Config(
             self._app,
@@ -73,7 +75,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
-        """Serve from now on."""
+        """Accepts requests to all endpoints from now on."""
         self._app.open(Router(endpoints), served.client.model_config.max_model_len)
         self._state.open(served)
 

@@ -57,10 +57,9 @@ class EventOfText:
 
 
 class EventSink:
-    """A `weft.core.client.Sink` that writes a stream's events without its task; `encode` makes them, and they are
-    written at once.
-
-    Closed until the stream has begun, and while the client does not read: then outputs are merged.
+    """A `weft.core.client.Sink` that encodes a stream's events with `encode` and writes them immediately, without
+    waking the stream's task. The sink is closed before the stream has begun, and while the client does not read:
+    outputs are then merged.
     """
 
     __slots__ = ("_encode", "parts")

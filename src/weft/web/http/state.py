@@ -18,7 +18,7 @@ _HEALTH_TIMEOUT_S = 1.0
 
 
 class Work(Protocol):
-    """Work for a client: an exchange, or a task that continues after the client has left."""
+    """Work for a client: an exchange, or a task that continues after the client has disconnected."""
 
     def cut(self, reason: BaseException) -> None:
         """Ends the exchange early."""
@@ -93,7 +93,7 @@ class ServerState:
 
     @contextmanager
     def hold(self, work: Work) -> Iterator[None]:
-        """Count `work` as open for the length of the block."""
+        """Counts `work` as open during the block."""
         self._open.add(work)
         self._idle.clear()
         try:

@@ -31,8 +31,8 @@ _LAST = sys.maxsize  # sorts a token of unknown rank last
 class LogprobWriter:
     """Writes one request's logprobs.
 
-    `num_top` tokens are shown in addition to the sampled one, -1 for all; if the caller names `chosen_ids`, these are
-    shown instead.
+    Each position has the logprobs of the sampled token and of `num_top` alternatives, -1 for all. If the caller sets
+    `chosen_ids`, each position has these tokens instead of the best ones.
     """
 
     tokenizer: Tokenizer

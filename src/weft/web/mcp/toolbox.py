@@ -49,14 +49,13 @@ class Toolbox:
         self._sessions: list[Session] = []
 
     async def find(self) -> None:
-        """Find the servers' addresses; `BadRequest` for a server that may not be named."""
+        """Checks that every server may be used; raises `BadRequest` for a server that is not allowed."""
         for server in self._wanted:
             await self._servers.find(server.label, server.url, server.place)
 
     async def open(self, taken: Collection[str]) -> None:
-        """Find, connect and list. `taken` are names of the client's own functions.
-
-        `ToolServerError` for a server that does not answer.
+        """Connects to the servers and lists their tools. `taken` are the names of the client's functions, which tools
+        may not have. Raises `ToolServerError` if a server does not answer.
         """
         for server in self._wanted:
             session = await self._servers.connect(

@@ -18,8 +18,8 @@ from weft.web.inference.logprobs import LogprobWriter
 class CompletionShape:
     """Form of the answers, streamed or not.
 
-    `echoes` are the texts that stand before the answers to each prompt, None where none is asked for.
-    With `is_prompt_only` the engine's one token, which it cannot do without, is left out.
+    `echoes` are the texts that precede the answers to each prompt; None if the request does not set `echo`. With
+    `is_prompt_only`, answers contain no generated token, although the engine always generates at least one.
     """
 
     head: Heading

@@ -1,7 +1,7 @@
-"""`/render` of chats and completions: what their prompts are in tokens, without an answer.
+"""The `/render` endpoints of chats and completions: they return the token ids of the prompts, without generating.
 
-What comes back is a body of `/inference/v1/generate`. Routers ask for it, to know which prefixes a
-request shares with those that were served before.
+The result is a request body for `/inference/v1/generate`. Routers call these endpoints to find the prefixes that a
+request shares with earlier requests.
 """
 
 import msgspec

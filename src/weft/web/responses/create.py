@@ -198,7 +198,9 @@ def _own_words(body: ResponsesBody) -> Iterator[None]:
 
 
 def _own_ids(body: ResponsesBody, conversation: RequestInput) -> tuple[str, ...]:
-    """The ids of input items that are of our making; a client's own might be guessed by another."""
+    """Returns the ids of input items that this server generated. Ids that the client chose are left out, because
+    another client might guess them.
+    """
     given = () if isinstance(body.input, str) else body.input
     theirs = {item.get("id") for item in given}
     return tuple(item["id"] for item in conversation.items if item["id"] not in theirs)

@@ -10,8 +10,8 @@ from weft.core.errors import BadRequest
 class EventLog:
     """Log of a response's events: one writer, any number of followers, on one event loop.
 
-    Beyond `max_bytes` the oldest events are dropped, but never the last. A follower that needs a dropped
-    one gets an error, before its stream begins or as its end.
+    Beyond `max_bytes` the oldest events are dropped, but never the last. A follower that needs a dropped event gets an
+    error, before the stream begins or as its last event.
     """
 
     def __init__(self, max_bytes: int) -> None:

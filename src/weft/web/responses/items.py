@@ -137,7 +137,8 @@ class ApprovedCall:
 class RequestInput:
     """Input of a request: its items as they are listed, and as messages for a chat template.
 
-    `approved` are calls to make before the model goes on; of `listed_labels` the tools are known to it.
+    `approved` are the calls to make before the model continues. `listed_labels` are the labels of the MCP servers whose
+    tools the input lists.
     """
 
     items: list[Item]

@@ -50,10 +50,10 @@ _FIRST_PART = {"content_index": 0}
 
 
 class OpenItem(ABC):
-    """An item that is not done, and the texts it has so far. `numbers` are those of the response's next events.
-
-    More of its text is a `_delta`; all of it a `_done`, in the field `_whole`. `_part_place` is where its one
-    part is, if it has parts.
+    """An item that is not done, and the texts it has so far. `numbers` yields the sequence numbers of the response's
+    next events. `_delta` is the event type for a new piece of text, and `_done` the event type for the complete text,
+    which is in the field `_whole`. `_part_place` has the index fields of the item's single part, if items of this type
+    have parts.
     """
 
     _prefix: ClassVar[str]

@@ -55,7 +55,7 @@ def to_turn(
 ) -> Turn:
     """Converts a body to a turn. `messages` are the earlier conversation, without its instructions.
 
-    Without its `toolbox` everything is checked but what is about the tools in that.
+    If `toolbox` is None, everything is checked except the tools of MCP servers.
     """
     choice = to_choice(body)
     instructions = (

@@ -69,8 +69,8 @@ class Run:
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
         """Yields all events, or those after `start`. Closing the generator aborts the engine's request.
 
-        An engine that does not take the request raises before the first event, if there was no `start`;
-        any other error is an event, the last, and `error` from then on.
+        If the engine refuses the request and `start` was not called, the error is raised before the first event. Any
+        other error becomes the last event, and is stored in `error`.
         """
         writer = self._writer
         try:
@@ -110,7 +110,7 @@ class Run:
 class Runs:
     """All running responses of a server, and its stored ones.
 
-    The server's state holds what goes on in the background: a drain waits for it, a stop ends it.
+    The server's state counts background runs as open work: a drain waits for these runs, and a stop ends them.
     """
 
     def __init__(self, state: ServerState, limits: ResponseLimits) -> None:
@@ -130,7 +130,7 @@ class Runs:
         return tuple(self._runs.values())
 
     def check_room(self) -> None:
-        """Refuse to do more in the background than is good."""
+        """Raises `Overloaded` if the maximum number of background responses are running."""
         if self._num_background >= self.limits.max_background:
             raise Overloaded(
                 f"{self._num_background} responses are being made in the background; wait for one"

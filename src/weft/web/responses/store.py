@@ -1,6 +1,6 @@
 """Responses that have ended, stored in memory for a while, within bounds.
 
-Who knows an id may have what it names: keys have no names here that could own a response, so ids
+Responses have no owner, because the store knows no callers: every caller who knows an id may read the response, so ids
 hold 128 random bits, and items are found by ids of our making only. A restart forgets everything.
 """
 
@@ -34,12 +34,10 @@ class ResponseLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response that has ended, as JSON: what is stored is what is counted.
-
-    `output` are its own items, for those who refer to them.
-    `messages` are the whole conversation up to here, instructions apart, for the response that goes on
-    with it; earlier ones may have been forgotten by then. Of the servers of `known_labels` the tools have
-    been listed in it.
+    """A response that has ended, stored as JSON, so that its memory can be counted exactly. `output` contains the
+    response's own items, for requests that refer to them. `messages` is the whole conversation up to this response,
+    without instructions, for a response that continues the conversation after earlier responses were dropped.
+    `known_labels` are the labels of the MCP servers whose tools the conversation has listed.
     """
 
     id: str

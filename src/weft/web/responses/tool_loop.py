@@ -27,12 +27,10 @@ _LIMIT_REACHED = -32000  # JSON-RPC's first code for errors that servers define
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
-    """A request that has been checked: nothing of it can be refused any more but by the engine.
-
-    `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
-    `later_turn` is for the turns that follow on calls, without what they came to. With calls to make
-    before the first turn, that cannot be `prepared` yet; and nothing is before the tools of `toolbox` are
-    known.
+    """A checked request, which only the engine can still refuse. `before` are the messages of earlier responses; the
+    messages of `turn` are these and the messages of `conversation`. `later_turn` is the template for the turns after
+    tool calls, without the calls and their results. `prepared` is None if approved calls must be made before the first
+    turn, or while the tools of `toolbox` are not listed yet.
     """
 
     turn: Turn

@@ -54,9 +54,9 @@ _FAILURE_CODES = {Code.INVALID: "invalid_prompt", Code.OVERLOADED: "rate_limit_e
 class ResponseWriter:
     """Events of a response's life: `add` for each event of its turns, then `finish`, `fail` or `cancel`.
 
-    One item is open at a time; a part of another kind closes it. Calls of servers' tools are done when
-    they have been made. `response` is the state so far, with the items that are done.
-    `waits_for_client`: some call is the client's to make, or to approve of.
+    One item is open at a time; a part of another kind closes it. The item of a server tool call is done when the call
+    has returned. `response` is the current state, with the items that are done. `waits_for_client` is True if the
+    client must make or approve a call.
     """
 
     def __init__(
