@@ -33,7 +33,9 @@ RESERVED_NAMES = frozenset(
     "lipsum cycler joiner".split()
 )
 
-MAX_TEMPLATE_CHARS = 128 * 1024  # of a template in a request; templates of models have some thousand characters
+MAX_TEMPLATE_CHARS = (
+    128 * 1024
+)  # of a template in a request; templates of models have some thousand characters
 _MAX_OPENED = 16
 
 

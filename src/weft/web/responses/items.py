@@ -137,8 +137,7 @@ class ApprovedCall:
 class RequestInput:
     """Input of a request: its items as they are listed, and as messages for a chat template.
 
-    `approved` are the calls to make before the model continues. `listed_labels` are the labels of the MCP servers whose
-    tools the input lists.
+    `approved` calls are made before the model continues. The input lists the tools of the servers `listed_labels`.
     """
 
     items: list[Item]
