@@ -33,9 +33,8 @@ RESERVED_NAMES = frozenset(
     "lipsum cycler joiner".split()
 )
 
-MAX_TEMPLATE_CHARS = (
-    128 * 1024
-)  # of a template in a request; templates of models have some thousand characters
+# Limit of a template in a request; templates of models have some thousand characters.
+MAX_TEMPLATE_CHARS = 128 * 1024
 _MAX_OPENED = 16
 
 
