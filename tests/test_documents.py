@@ -48,6 +48,9 @@ NOT_RUN = {
     'weft serve MODEL --speculative-config \'{"method": "mtp"': (
         "needs a checkpoint with such a head; tests/engine/test_mtp_drafter.py makes some"
     ),
+    "weft serve Qwen/Qwen3-VL-2B-Instruct ": (
+        "needs a vision model from the Hub; tests/e2e/test_pictures.py serves small ones"
+    ),
     "weft serve openai/whisper-small ": "needs vLLM; make test-vllm transcribes with a small one",
     "curl localhost:8000/v1/audio/transcriptions ": "needs the server above",
     "weft serve MODEL --data-parallel-size 4 --data-parallel-size-local 2 --data-parallel-address ": (
