@@ -122,7 +122,7 @@ class ServeOptions(LoadOptions):
     show_hidden_metrics_for_version: Annotated[
         str | None,
         Flag(
-            "Also expose metrics under the names that they had up to this vLLM version, such as 0.11.",
+            "Also expose metrics under the older names that this vLLM version still had, such as 0.11.",
             "Server",
         ),
     ] = None

@@ -240,8 +240,8 @@ class EngineMetrics:
 class Metrics:
     """Metrics of a server, one object per server. `registry` may hold other series too.
 
-    `hidden_for`, such as "0.11", shows names again that vLLM had until that version. With a `tracer` the requests of
-    the engines are traced.
+    `hidden_for`, such as "0.11", also shows the older names that this version of vLLM still had. With a `tracer` the
+    requests of the engines are traced.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Plugins by kind, each in a file with its rows of the registry."""
+"""Plugins, grouped by kind in files and folders. Each file declares its plugins, and `registry` finds them."""

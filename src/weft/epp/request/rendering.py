@@ -53,7 +53,7 @@ class RenderClient:
             async with asyncio.timeout(self._chat_timeout_s if CHAT in path else self._timeout_s):
                 return await asyncio.to_thread(_read, await self._post(path, body, headers))
         except TimeoutError as error:
-            raise NotRendered("it took too long") from error
+            raise NotRendered("the render server did not answer in time") from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise NotRendered(f"{type(error).__name__}: {error}") from error
 

@@ -291,7 +291,10 @@ def _without_embeds(
     for part in _parts_of(message):
         if _is_embeds(part):
             if set(part) != _EMBEDS_KEYS or not isinstance(part["data"], str):
-                raise BadRequest("messages", f"a part of type {FIELD} has data, in base64")
+                raise BadRequest(
+                    "messages",
+                    f"a part of type {FIELD} must have type and data alone, and data must be base64 text",
+                )
             mark = secrets.token_hex(16)
             taken[mark] = read_base64(part["data"], limits)
             parts.append({"type": "text", "text": mark})
