@@ -37,7 +37,7 @@ def is_cross_encoder(pooler: PoolerConfig) -> bool:
     if len(pooler.labels) != 1:
         raise BadRequest(
             "model",
-            f"scores need a model with exactly 1 label; this model has {len(pooler.labels)}",
+            f"scores need a model with exactly 1 label; this model has {len(pooler.labels)} labels",
         )
     return True
 
