@@ -285,3 +285,20 @@ async def test_items_are_scored_by_a_label_behind_the_query():
     assert swapped["data"][0]["score"] == pytest.approx(1 - texts["data"][0]["score"])
     assert 0 < whole["data"][0]["score"] < texts["data"][0]["score"]
     assert first["usage"]["prompt_tokens"] == len(query) + 1
+
+
+async def test_a_server_of_logits_gives_the_same_probabilities():
+    """They are relative to each other; shares of the whole vocabulary are unknown, and refused before anything runs."""
+    question = {"type": "choice", "criteria": {"Oslo": None, "Rome": None}}
+    found = []
+    for mode in ("raw_logprobs", "raw_logits"):
+        async with serving(RANDOM, logprobs_mode=mode) as served:
+            found.append(await ask(served, SYSTEM_ONE, state="x", questions={"q": question}))
+            if mode == "raw_logits":
+                body = {"query": "q", "items": ["x"], "label_token_ids": [5]}
+                with pytest.raises(BadRequest, match="logits") as caught:
+                    await ask(served, SCORING, **body, apply_softmax=False)
+                assert caught.value.parameter == "apply_softmax"
+    of_logprobs, of_logits = (made["answers"]["q"]["probabilities"] for made in found)
+    assert of_logits == pytest.approx(of_logprobs, rel=1e-5)
+    assert found[1]["diagnostics"]["q"]["label_mass"] is None

@@ -183,7 +183,9 @@ async def test_a_body_without_a_prompt_loads_the_model(echoing):
     text = await ask(echoing, "/api/generate", keep_alive=-1)
     assert (chat["done_reason"], chat["message"]["content"]) == ("load", "")
     assert (text["done_reason"], text["response"]) == ("load", "")
-    for keep_alive in (0, "0s"):
+    for keep_alive in ("1.5h2.5m", "-1s", 0.5):
+        assert (await ask(echoing, "/api/chat", keep_alive=keep_alive))["done_reason"] == "load"
+    for keep_alive in (0, "0s", "0h0m"):
         with pytest.raises(BadRequest, match="keep_alive 0"):
             await ask(echoing, "/api/generate", keep_alive=keep_alive)
 

@@ -127,8 +127,8 @@ class DataParallelClient(EngineClient):
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient.release_remote`. Any live engine can send the release. If no engine is live, the lease
-        expires by itself.
+        """Releases KV blocks that another engine lends for a request which no engine gets. Any live engine sends the
+        release; if no engine is live, the lease expires.
         """
         live = next((rank for rank in self._group.ranks if rank.is_live), None)
         if live is not None:

@@ -247,7 +247,7 @@ class EngineGroup:
     # -- more or fewer ------------------------------------------------------------------------
 
     async def scale(self, new_data_parallel_size: int, drain_timeout: float) -> None:
-        """See `scale_elastic_ep`. Once scaling has begun, it goes on if its caller is cancelled."""
+        """Changes the number of engines. A change that has begun continues if its caller is cancelled."""
         if self._config.elastic_config is None:
             refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)

@@ -23,8 +23,8 @@ ANSWER_TOKENS = 64
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One of several engines. `client` is None while the engine is down. `events` is the stream for ZeroMQ
-    subscribers.
+    """A data-parallel rank, one engine of a group. `client` is None while the engine is down. `events` is the stream
+    for ZeroMQ subscribers.
 
     A draining rank takes no more requests. `idle` is set while no request of the rank is followed (`num_open` is
     0).

@@ -151,7 +151,7 @@ class GroupControls(OperatorCalls):
             self.weights.read_anew()
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """See `OperatorCalls`; wakes all engines. An engine that lacks memory stays asleep alone."""
+        """Wakes all engines. An engine that lacks memory stays asleep, and the others wake."""
         return await unbroken(self._wake(None if tags is None else list(tags)))
 
     async def _wake(self, named: list[str] | None) -> bool:
@@ -177,7 +177,7 @@ class GroupControls(OperatorCalls):
     # -- weights ------------------------------------------------------------------------------
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """See `OperatorCalls`. All engines read files; shared memory is copied by the one engine that will pack it."""
+        """All engines read an update's files. Only the engine that will pack the weights copies shared memory."""
         are_files = self._transfer is not None and self._transfer.backend == "safetensors"
         try:
             if are_files:
@@ -189,7 +189,7 @@ class GroupControls(OperatorCalls):
             raise
 
     async def finish_weight_update(self) -> None:
-        """See `OperatorCalls`. One engine packs the weights; once it serves them, the others map them.
+        """One engine packs the updated weights and serves them; then the other engines map them.
 
         An engine that fails to map them is ended, and restarts with them. Requests must be paused.
         """
@@ -233,7 +233,7 @@ class GroupControls(OperatorCalls):
         kv_transfer_params: dict[str, Any],
         data_parallel_rank: int | None = None,
     ) -> None:
-        """See `OperatorCalls`. Any live engine can send the notification."""
+        """Any live engine sends the notification."""
         del data_parallel_rank
         engine = self._engines()[0]
         await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)
@@ -247,7 +247,7 @@ class GroupControls(OperatorCalls):
         return {name: request for one in every for name, request in one.items()}
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `OperatorCalls`. If any engine refuses a new adapter, no engine keeps it."""
+        """All engines load the adapter. If one engine refuses a new adapter, no engine keeps it."""
         name, lora_id = lora_request.lora_name, lora_request.lora_int_id
         is_new = name not in self.lora_requests
         try:

@@ -80,7 +80,7 @@ class EngineControls(OperatorCalls):
         return await super().answer(name, *arguments, **named)
 
     async def get_request_states(self) -> list[RequestStates]:
-        """See `OperatorCalls`. A busy engine returns its last answer."""
+        """Returns the engine's request states; a busy engine returns its last answer."""
         self._calls.check_alive()
         return [await self._calls.request_states()]
 
@@ -93,7 +93,7 @@ class EngineControls(OperatorCalls):
         wait_for_inflight_requests: bool = False,
         clear_cache: bool = True,
     ) -> None:
-        """See `OperatorCalls`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
+        """Pauses the engine. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
         chosen = read_pause_mode(mode, is_wait=wait_for_inflight_requests)
         await unbroken(self._pause(chosen, is_clearing=clear_cache))
 
@@ -153,7 +153,7 @@ class EngineControls(OperatorCalls):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """See `OperatorCalls`. `reset_connector` is accepted and has no effect."""
+        """Drops every cached block. `reset_connector` is accepted and has no effect."""
         del reset_connector
         return (await self._calls.call(ResetPrefixCache, reset_running_requests)).is_done
 

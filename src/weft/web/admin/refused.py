@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint
+from weft.web.http.app import dialect_of
+from weft.web.http.endpoint import Access, Answer, Call, Endpoint
 from weft.web.http.problem import HttpError
 
 _ONE_MODEL = "the server has the model that it was started with"
@@ -26,8 +27,7 @@ def _refused(row: tuple[str, str, str]) -> Endpoint:
         raise HttpError(404, message, code="unsupported")
 
     summary = f"Refused: {message}."
-    dialect = Dialect.OLLAMA if path.startswith("/api/") else Dialect.OPENAI
-    fields: dict[str, Any] = {"method": method, "path": path, "dialect": dialect}
+    fields: dict[str, Any] = {"method": method, "path": path, "dialect": dialect_of(path.encode())}
     return Endpoint(handler=refuse, summary=summary, is_refused=True, access=Access.API, **fields)
 
 

@@ -1,6 +1,6 @@
 """Labels of options: short texts that are one token each where the model's answer begins."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -11,6 +11,7 @@ from weft.text.tokenizer import Tokenizer
 _MAX_LABELS = 255
 # In the order of use: A to Z, then AA, AB and so on. Few of the latter are single tokens.
 _CANDIDATES = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2)))
+NUM_CANDIDATES = len(_CANDIDATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Alphabet:
 
     def words(self, texts: Sequence[str]) -> tuple[int, ...] | None:
         """Returns the token ids of the texts; None unless each text is one token, different from the others."""
-        ids = [_token_of(self.tokenizer, self.tail, text) for text in texts]
+        ids = _tokens_of(self.tokenizer, self.tail, texts)
         found = tuple(token_id for token_id in ids if token_id is not None)
         return found if len(set(found)) == len(texts) else None
 
@@ -32,8 +33,7 @@ class Alphabet:
 def alphabet_of(tokenizer: Tokenizer, tail: str) -> Alphabet:
     """Returns the labels that are one token behind `tail`; takes some milliseconds the first time."""
     by_id: dict[int, str] = {}
-    for label in _CANDIDATES:
-        token_id = _token_of(tokenizer, tail, label)
+    for label, token_id in zip(_CANDIDATES, _tokens_of(tokenizer, tail, _CANDIDATES), strict=False):
         if token_id is not None:
             by_id.setdefault(token_id, label)
         if len(by_id) == _MAX_LABELS:
@@ -42,8 +42,9 @@ def alphabet_of(tokenizer: Tokenizer, tail: str) -> Alphabet:
     return Alphabet(tokenizer, tail, labels)
 
 
-def _token_of(tokenizer: Tokenizer, tail: str, text: str) -> int | None:
-    """The token that a text adds behind `tail`; None if it adds several, or changes those before it."""
+def _tokens_of(tokenizer: Tokenizer, tail: str, texts: Sequence[str]) -> Iterator[int | None]:
+    """Yields the token that each text adds behind `tail`; None if it adds several, or changes those before it."""
     before = tokenizer.encode(tail, add_special_tokens=False)
-    ids = tokenizer.encode(tail + text, add_special_tokens=False)
-    return ids[-1] if ids[:-1] == before else None
+    for text in texts:
+        ids = tokenizer.encode(tail + text, add_special_tokens=False)
+        yield ids[-1] if ids[:-1] == before else None

@@ -176,7 +176,7 @@ def _to_answer(question: DecisionQuestion, reading: Reading) -> DecisionAnswer:
     if not reading.argmax_is_label and mass is not None and mass < _MIN_MASS:
         return RefusalAnswer(name=question.name)
     found = reading.probabilities
-    best = max(range(len(found)), key=found.__getitem__)
+    best = reading.best
     if question.choices is not None:
         values = [choice.value for choice in question.choices]
         return ChoiceAnswer(

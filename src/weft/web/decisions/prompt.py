@@ -13,14 +13,13 @@ from weft.text.parsers.table import starts_in_reasoning
 from weft.text.prompts import check_length
 from weft.web.chat.prompt import render
 from weft.web.chat.turn import Turn
-from weft.web.decisions.labels import Alphabet, alphabet_of
+from weft.web.decisions.labels import NUM_CANDIDATES, Alphabet, alphabet_of
 from weft.web.decisions.question import Question
 from weft.web.decisions.read import Split
 from weft.web.inference.call import ModelCall
 
 _REPLY = "\nReply with one label only."
 _NO_REASONING = {"enable_thinking": False, "thinking": False}
-_FINAL_CHANNEL = "<|channel|>final<|message|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,8 @@ async def to_prompts(
     tail = _REPLY + after + _end_of_reasoning(call, text)
     encode = partial(tokenizer.encode, add_special_tokens=False)
     shared = await tokenizer.soon(len(before), partial(encode, before))
-    alphabet: Alphabet = await tokenizer.soon(2**30, partial(alphabet_of, tokenizer, tail))
+    num_chars = len(tail) * NUM_CANDIDATES
+    alphabet: Alphabet = await tokenizer.soon(num_chars, partial(alphabet_of, tokenizer, tail))
     labelled = [question.label(alphabet) for question in questions]
     texts = [f"{one.text}{tail}" for one in labelled]
     for text in texts:
@@ -83,5 +83,5 @@ def _end_of_reasoning(call: ModelCall, text: str) -> str:
         return ""
     family = REASONING_PARSERS[name]
     if family.is_harmony:
-        return _FINAL_CHANNEL
+        return family.reasoning_end
     return f"{family.reasoning_end}\n\n" if starts_in_reasoning(text, family) else ""

@@ -35,7 +35,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one prompt gave. `scores` are the logprobs of its labels, or their logits if the server reports logits."""
+    """Result of one prompt. `scores` are the logprobs of its labels, or their logits if the server reports logits."""
 
     scores: tuple[float, ...]
     argmax_is_label: bool
@@ -52,6 +52,11 @@ class Reading:
         weights = [math.exp(score - top) for score in self.scores]
         total = math.fsum(weights)
         return [weight / total for weight in weights]
+
+    @property
+    def best(self) -> int:
+        """Index of the most probable label."""
+        return max(range(len(self.scores)), key=self.scores.__getitem__)
 
     @property
     def mass(self) -> float | None:
@@ -104,9 +109,13 @@ async def _read(
     async with aclosing(client.run(request)) as outputs:
         async for output in outputs:
             if output.outputs and output.outputs[0].logprobs:
-                mode = client.model_config.logprobs_mode
-                return _to_reading(output, label_ids, is_logits=mode in _LOGITS)
+                return _to_reading(output, label_ids, is_logits=reports_logits(call))
     raise GenerationError("the request was aborted")
+
+
+def reports_logits(call: ModelCall) -> bool:
+    """True if the server reports logits in place of logprobs."""
+    return call.served.client.model_config.logprobs_mode in _LOGITS
 
 
 def _to_reading(output: RequestOutput, label_ids: tuple[int, ...], *, is_logits: bool) -> Reading:

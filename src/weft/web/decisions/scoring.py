@@ -10,7 +10,7 @@ from weft.schema.decisions import ItemScore, ScoringAnswer, ScoringBody
 from weft.schema.usage import Usage
 from weft.text.prompts import check_length
 from weft.web.chat.prompt import check_priority
-from weft.web.decisions.read import Reading, Split, read_labels
+from weft.web.decisions.read import Reading, Split, read_labels, reports_logits
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
 
@@ -28,6 +28,11 @@ async def create_scores(call: ModelCall) -> Answer:
     check_priority(call.served.client, body.priority or 0)
     if not 1 <= len(body.items) <= MAX_ITEMS:
         raise BadRequest("items", f"items must hold 1 to {MAX_ITEMS} items, got {len(body.items)}")
+    if body.apply_softmax is False and reports_logits(call):
+        raise BadRequest(
+            "apply_softmax",
+            "apply_softmax must be true: this server reports logits (--logprobs-mode)",
+        )
     if len(set(map(type, body.items))) > 1:
         raise BadRequest("items", "items must hold texts, or lists of ids, and no mixture")
     with naming(_NAMES):
@@ -73,9 +78,4 @@ async def _prompts(call: ModelCall, body: ScoringBody) -> list[Split]:
 def _score(body: ScoringBody, reading: Reading) -> float:
     if body.apply_softmax is not False:
         return reading.probabilities[0]
-    if reading.is_logits:
-        raise BadRequest(
-            "apply_softmax",
-            "apply_softmax must be true: this server reports logits (--logprobs-mode)",
-        )
     return math.exp(reading.scores[0])

@@ -95,7 +95,7 @@ def _to_answer(question: SystemOneQuestion, reading: Reading) -> SystemOneAnswer
         names = list(criteria)
     else:
         names = list(map(str, range(len(found))))
-    best = max(range(len(found)), key=found.__getitem__)
+    best = reading.best
     answer = SystemOneAnswer(
         type=question.type,
         probabilities=dict(zip(names, found, strict=True)),

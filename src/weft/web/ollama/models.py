@@ -1,7 +1,6 @@
 """/api/tags, /api/ps, /api/show and /api/version: facts of the served model, in Ollama's words."""
 
 import hashlib
-from datetime import UTC, datetime
 from typing import Any
 
 from weft.core.errors import BadRequest
@@ -18,6 +17,7 @@ from weft.web.http.endpoint import Answer, Call, Dialect, endpoint
 from weft.web.inference.call import resolve_model
 from weft.web.ollama.options import NAMES
 from weft.web.ollama.stream import to_name
+from weft.web.ollama.writer import to_text
 from weft.web.served import Served
 
 # Clients refuse servers of versions that lack a feature; this API has those of that version.
@@ -63,7 +63,7 @@ async def show_model(call: Call) -> Answer:
         details=_details(served),
         model_info=_model_info(served),
         capabilities=_capabilities(served),
-        modified_at=_time_of(served),
+        modified_at=to_text(served.started_at),
     )
 
 
@@ -80,7 +80,7 @@ def _models(served: Served) -> list[OllamaModel]:
         OllamaModel(
             name=name,
             model=name,
-            modified_at=_time_of(served),
+            modified_at=to_text(served.started_at),
             digest=hashlib.sha256(f"{config.model}\0{config.dtype}\0{name}".encode()).hexdigest(),
             details=_details(served),
             context_length=config.max_model_len,
@@ -122,11 +122,6 @@ def _capabilities(served: Served) -> list[str]:
         "embedding": pooler is not None and "embed" in pooler.tasks,
     }
     return [name for name, is_there in flags.items() if is_there]
-
-
-def _time_of(served: Served) -> str:
-    started = datetime.fromtimestamp(served.started_at, UTC)
-    return started.isoformat().replace("+00:00", "Z")
 
 
 MODELS = (list_models, list_running, show_model, get_version)

@@ -45,6 +45,7 @@ _REFUSED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
 )
 # Levels of `think` that templates with levels of effort have.
 _LEVELS: Final = ("low", "medium", "high")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _DURATION: Final = re.compile(r"-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+|-?\d+(\.\d+)?")
 
 
@@ -93,7 +94,7 @@ def check_keep_alive(keep_alive: str | float | None) -> None:
 def check_load(keep_alive: str | float | None) -> str:
     """Returns the reason of an answer that only loads the model; refuses to unload it."""
     check_keep_alive(keep_alive)
-    if keep_alive is not None and not float(re.sub(r"[^\d.]", "", str(keep_alive)) or 0):
+    if keep_alive is not None and not any(map(float, _NUMBER.findall(str(keep_alive)))):
         raise BadRequest(
             "keep_alive", "keep_alive 0 without a prompt unloads a model; this server keeps its own"
         )

@@ -139,4 +139,9 @@ class PieceWriter:
 
 def now() -> str:
     """The present time, as Ollama writes times."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return to_text(time.time())
+
+
+def to_text(unix_s: float) -> str:
+    """Unix time, as Ollama writes times."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
