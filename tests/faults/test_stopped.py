@@ -9,7 +9,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.busy import PATIENCE_S, stretched
+from tests.busy import PATIENCE_S, stretched, until
 from tests.cli.running import running
 from tests.cli.test_api_servers import Clients, api_servers, begin, served
 from tests.faults.test_engine_death import SLOW_ECHO, calling
@@ -17,6 +17,7 @@ from weft.core.values.controls import HUNG_S, SERVER_HUNG_S
 
 pytestmark = pytest.mark.slow
 
+ZOMBIE = psutil.STATUS_ZOMBIE  # an ended process whose parent is stopped, and so cannot reap it
 MARGIN_S = 10.0  # for beats, the end of a process and the errors
 
 
@@ -76,6 +77,7 @@ async def test_a_stopped_supervisor_is_left_by_its_api_servers_and_starts_them_a
             asked = [asyncio.create_task(is_answered(clients, "/pause")) for _ in range(4)]
             await within(SERVER_HUNG_S + MARGIN_S, *streams, *asked)
             assert not any([await one for one in asked])
+            await until(lambda: all(not one.is_running() or one.status() == ZOMBIE for one in former))
         finally:
             server.send(signal.SIGCONT)
         async with asyncio.timeout(PATIENCE_S):
