@@ -37,11 +37,11 @@ T = TypeVar("T", "Beam", "_Candidate")
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a beam search: the `beam_width` best continuations are followed, and as many are returned.
+    """Parameters of a beam search, which keeps the `beam_width` best continuations and returns as many.
 
-    The score of a beam is its summed log-probability divided by its length to the power of `length_penalty`. The
-    length counts prompt and answer without the token that ended the beam. `temperature` exists for programs that send
-    0; other values are refused.
+    The score of a beam is its summed log-probability divided by its length to the power of `length_penalty`. The length
+    counts the tokens of prompt and answer without the token that ended the beam. `temperature` exists for clients that
+    send 0; other values are refused.
     """
 
     beam_width: int
@@ -55,7 +55,7 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A continuation; `token_ids` of an ended beam include the token that ended it.
+    """One continuation of the prompt; `token_ids` of an ended beam include the token that ended it.
 
     Beams are compared by `score`. `rows` is empty if the request has no `logprobs`.
     """
@@ -68,13 +68,13 @@ class Beam:
 
     @property
     def has_ended(self) -> bool:
-        """True if the last token is an end-of-sequence token and the request does not ignore these."""
+        """True if the last token is an end-of-sequence token and the request does not set `ignore_eos`."""
         return self.finish_reason is FinishReason.STOP
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A beam and a token that may follow it. The longer beam is built only for candidates that are selected."""
+    """A beam and a token that may follow it. The extended beam is built only for candidates that are selected."""
 
     beam: Beam
     row: PositionLogprobs
@@ -84,8 +84,8 @@ class _Candidate:
     has_ended: bool
 
     def to_beam(self, num_logprobs: int | None) -> Beam:
-        """Returns the longer beam; its last row of logprobs has the token first, then the `num_logprobs` most likely
-        ones.
+        """Returns the beam extended by the token; its last row of logprobs has the token first, then the `num_logprobs`
+        best.
         """
         rows = self.beam.rows
         if num_logprobs is not None:
@@ -110,7 +110,7 @@ def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
 
 
 def max_beam_width(limits: Limits) -> int:
-    """Returns the largest width: each beam needs logprobs of twice as many tokens, as half of these may end it."""
+    """Returns the largest allowed beam width: each beam needs logprobs of twice that many tokens, as half may end it."""
     room = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     return max(1, room // 2)
 
@@ -193,7 +193,7 @@ def _answer(
 
 
 class _Step:
-    """Requests the next token of several beams from the engine at once."""
+    """Requests the next token of several beams from the engine at the same time."""
 
     def __init__(
         self, client: EngineClient, request: Request, options: RequestOptions, beam_width: int
@@ -211,7 +211,7 @@ class _Step:
         )
 
     async def run(self, beams: Sequence[Beam]) -> list[CompletionOutput]:
-        """Returns one output per beam; the first error aborts the requests of the others."""
+        """Returns one output per beam; the first error aborts the requests of the other beams."""
         self._num_steps += 1
         return await gather_all(self._extend(beam, position) for position, beam in enumerate(beams))
 
@@ -231,16 +231,14 @@ class _Step:
 
 
 class _Lengths:
-    """Divides summed log-probabilities by the length of a step's sequences. A token that ends a sequence does not
-    count.
-    """
+    """Divides summed log-probabilities by the length of the sequence, without the token that ends a sequence."""
 
     def __init__(self, num_tokens: int, penalty: float) -> None:
         self._going = math.pow(max(num_tokens, 1), penalty)
         self._ended = math.pow(max(num_tokens - 1, 1), penalty)
 
     def score(self, logprob: float, *, has_ended: bool) -> float:
-        """Returns the score of a sequence with this summed log-probability."""
+        """Returns the score of a sequence with this summed log-probability; `has_ended`: its last token ended it."""
         return logprob / (self._ended if has_ended else self._going)
 
 

@@ -27,7 +27,7 @@ _PRIVATE = r"(?:[a-z0-9_-]+\.)+(?:internal|localhost)"
 
 
 class KeyRing(tuple[bytes, ...]):
-    """Digests of API keys. An empty ring is false."""
+    """Digests of API keys. A ring without keys is falsy."""
 
     __slots__ = ()
 
@@ -49,10 +49,10 @@ def bearer_key(header: bytes) -> bytes | None:
 
 
 class HostRule:
-    """The Host headers that a server bound to `bound` accepts: addresses, private names, `bound` and `allowed`.
+    """The Host headers that a server bound to `bound` accepts: IP addresses, private names, `bound` and `allowed`.
 
-    Other machines may know a server that listens to them by names that are not configured: for such a server `checks`
-    is False until some names are allowed.
+    A server on a non-loopback address may have DNS names that are not configured, so `checks` is False for such a
+    server unless `allowed` has names.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = ()) -> None:
@@ -74,12 +74,14 @@ class HostRule:
         return not self.checks or bool(self._is_own(host))
 
     def is_own(self, host: str) -> bool:
-        """True if the name, with or without a port, is an address or a known name."""
+        """True if the host, with or without a port, is an IP address, a private name, `bound` or one of the allowed
+        names.
+        """
         return bool(self._is_own(host))
 
 
 def host_refusal(host: str) -> str:
-    """Returns the error message for a Host header that is not allowed."""
+    """Returns the error message for a request whose Host header is not allowed."""
     return f"Host {host[:100]!r} is not allowed: {HOST_ADVICE}"
 
 
@@ -88,7 +90,7 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return False  # the server that listens on it reports what is wrong
+        return False  # a server that binds to this host reports the error itself
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 

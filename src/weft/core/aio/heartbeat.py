@@ -1,4 +1,4 @@
-"""`Heartbeat`: detects that another process does not answer any more."""
+"""`Heartbeat`: detects that another process no longer answers."""
 
 import asyncio
 import math
@@ -8,10 +8,8 @@ PERIOD_S = 2.0  # between two beats
 
 
 class Heartbeat:
-    """Counts unanswered beats instead of seconds, so that time in which this process itself was stopped does not
-    count.
-
-    A starting process gets `start_s` more until its first answer.
+    """Detects a silent process by counting unanswered beats, not seconds: time for which this process itself was
+    suspended does not count. A starting process gets `start_s` more seconds until its first answer.
     """
 
     def __init__(
@@ -32,7 +30,7 @@ class Heartbeat:
         self._num_unanswered = 0
 
     async def silence(self) -> None:
-        """Returns when the other process has not answered for `timeout_s`."""
+        """Returns as soon as the other process has not answered for `timeout_s` seconds."""
         while self._num_unanswered < self._max_unanswered:
             self._beat()
             self._num_unanswered += 1

@@ -1,4 +1,4 @@
-"""Merges several streams into one: the prompts of a call, or the answers of a request."""
+"""Merges several streams into one: the outputs of several prompts, or of several answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,16 +9,19 @@ T = TypeVar("T")
 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Yields items of all streams as they arrive. The first error ends all streams; closing closes all.
+    """Yields the items of all streams as they arrive, each with the index of its stream.
 
-    Each stream has at most one unread item, so that a slow reader slows the streams down.
+    The first error ends all streams; closing the generator closes all streams. At most one item of each stream waits to
+    be read, so that a slow reader slows the streams down.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]) as only:
             async for item in only:
                 yield 0, item
         return
-    queue: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # at most one item and one end each
+    queue: asyncio.Queue[tuple[int, list[T]]] = (
+        asyncio.Queue()
+    )  # per stream at most one item and its end
     slots = [asyncio.Semaphore(1) for _ in streams]
     tasks: list[asyncio.Task[None]] = []
     try:

@@ -1,4 +1,4 @@
-"""Growing pauses between retries, and `keep`, which starts again what has ended."""
+"""Growing pauses between retries, and `keep`, which restarts a task whenever it ends."""
 
 import asyncio
 import logging
@@ -10,8 +10,9 @@ from weft.core.errors import WeftError
 
 
 class Pauses:
-    """Each pause is twice as long as the one before, up to `longest_s`; after a steady run, the first pause is
-    next again.
+    """Lengths of the pauses between retries: each is twice the previous one, up to `longest_s`.
+
+    After an attempt that ran longer than `steady_s` seconds, the next pause is `first_s` again.
     """
 
     def __init__(
@@ -27,8 +28,8 @@ class Pauses:
         return due_s
 
     def lasted(self, ran_s: float) -> bool:
-        """True if an attempt ran longer than `steady_s` before it failed; the pauses then start from the first
-        again.
+        """True if an attempt ran longer than `steady_s` seconds before it failed; this also resets the pauses to
+        `first_s`.
         """
         is_steady = ran_s > self._steady_s
         if is_steady:
@@ -45,10 +46,11 @@ async def keep(
     pauses: Pauses | None = None,
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
 ) -> None:
-    """Runs something, and starts it again after growing pauses whenever it has ended.
+    """Runs `run`, and starts it again after growing pauses whenever it ends.
 
-    `run` returns why it has ended; None ends this function too. Without `start`, `run` starts it too. A `start` that
-    fails is tried again; an error outside `WeftError` is a defect, so it is logged with its traceback.
+    `run` returns the reason why it ended; if it returns None, this function returns too. `start`, if given, is called
+    before each further run, and retried if it fails. An error that is no `WeftError` is a defect, so it is logged with
+    its traceback.
     """
     pauses = pauses or Pauses()
     while True:

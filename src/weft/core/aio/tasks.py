@@ -1,4 +1,4 @@
-"""Helpers for asyncio: several coroutines as one piece of work, repeated work, and waiting."""
+"""Helpers for asyncio: waiting for several coroutines, repeating work, and waiting with a time limit."""
 
 import asyncio
 import logging
@@ -15,10 +15,11 @@ T = TypeVar("T")
 async def gather_all(
     work: Iterable[Coroutine[Any, Any, T]], on_done: Callable[[], None] = lambda: None
 ) -> list[T]:
-    """Returns the results in order. The first error cancels the others, and is raised when they have ended.
+    """Returns the results of several coroutines, in order.
 
-    A cancellation of the caller also cancels them and waits for their end. `asyncio.gather` leaves them running, and
-    a TaskGroup raises an exception group.
+    The first error cancels the others, and is raised when they have ended. A cancellation of the caller also cancels
+    all coroutines and waits for their end. In contrast, `asyncio.gather` leaves them running, and a TaskGroup raises an
+    exception group.
     """
     tasks = [asyncio.create_task(one) for one in work]
     for task in tasks:
@@ -32,7 +33,7 @@ async def gather_all(
 
 
 async def unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
+    """Returns the result of `work`, which runs to its end even if the task that called this function is cancelled."""
     task = asyncio.create_task(work)
     # Retrieve the exception here: a cancelled caller will not do so.
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -40,8 +41,10 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) -> None:
-    """Calls `act` every `interval_s` until cancelled. A failure does not end it, and is logged once until `act` works
-    again.
+    """Calls `act` every `interval_s` seconds until cancelled.
+
+    A failure of `act` does not end the repetition. It is logged once, and again only after `act` has succeeded in
+    between.
     """
     is_failing = False
     while True:

@@ -1,7 +1,7 @@
-"""A child process for work that must be stoppable: it reads lines of JSON and writes one line of JSON for each.
+"""A child process for work that must be stoppable: it reads lines of JSON and answers each with one line of JSON.
 
 Neither a thread nor a sandbox can stop code that loops for ever or takes too much memory; ending the process does.
-`Worker` is the parent's half, `serve_lines` the child's.
+`Worker` runs in the parent, `serve_lines` in the child.
 """
 
 import json
@@ -19,7 +19,7 @@ from weft.core.errors import Unavailable
 
 Answerer = Callable[[str], dict[str, str]]
 
-# Limit of a line by the clock, as a multiple of its limit of processor time: on a busy machine it waits for a
+# Wall-clock limit of a line, as a multiple of its limit of processor time: on a busy machine the child waits for a
 # processor.
 _MAX_WAITING = 10
 # Extra time for the parent's timeout: a starting child imports modules first, and a suspended child cannot end itself.
@@ -27,9 +27,11 @@ _GRACE_S = 60.0
 
 
 class Worker:
-    """A running `python -m module`; called one line at a time. `setup` is its first line, and names `time_limit_s`.
+    """A running child process `python -m module`, called with one line of JSON at a time.
 
-    Raises `Unavailable`, leaving nothing behind, if the system has no process or no file descriptors for it.
+    `setup` is the first line that the child reads, a JSON object with the key `time_limit_s`. The constructor raises
+    `Unavailable`, without leaving a process or socket behind, if the system cannot start another process or has no free
+    file descriptors.
     """
 
     def __init__(self, module: str, setup: str) -> None:
@@ -54,7 +56,9 @@ class Worker:
         self.stop = weakref.finalize(self, _stop, process, channel)
 
     def call(self, line: str) -> dict[str, str] | None:
-        """Returns the answer; None if the child died or did not answer, after which the caller must stop it."""
+        """Returns the child's answer to a line; None if the child died or did not answer in time: the caller then stops
+        it.
+        """
         try:
             if self._setup is not None:
                 self._channel.write(self._setup)
@@ -71,14 +75,17 @@ class Worker:
 
 
 def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
-    """Answers lines until standard input closes, which also happens when the parent dies.
+    """Answers lines of JSON until standard input closes, which also happens when the parent dies.
 
-    The setup names `max_memory_bytes` and `time_limit_s`, in seconds of processor time. A line that takes too long
-    ends the process, whatever code runs. A line that takes too much memory fails, or ends the process.
+    The first line, the setup, has `max_memory_bytes` and `time_limit_s`, a limit in seconds of processor time. A line
+    that takes too long ends the process, whatever code is running. A line that takes too much memory fails, or ends the
+    process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
     for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)  # ends the process, even inside C code
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # the default action ends the process, even inside C code
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]
@@ -99,5 +106,5 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
 def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
     process.kill()
     process.wait()
-    with suppress(OSError):  # buffered text for a child that has exited
+    with suppress(OSError):  # flushing buffered text fails if the child has exited
         channel.close()

@@ -1,4 +1,4 @@
-"""Detects a reader that takes no data for too long, so that its writes do not block work for ever."""
+"""Detects a reader that accepts no data for too long, so that writes to it do not block for ever."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,11 +31,11 @@ class WriteStall:
         self._is_writing = False
 
     def touch(self) -> None:
-        """Records a write that began now and took no time."""
+        """Records that a write began now and ended at once."""
         self.began_at = self._loop.time()
 
     def stop(self) -> None:
-        """Stops watching."""
+        """Cancels the timer; no stall is detected any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

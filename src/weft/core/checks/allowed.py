@@ -1,4 +1,4 @@
-"""Adds the allowed values to msgspec's errors about enums and literals, which do not list them."""
+"""Adds the allowed values to msgspec's errors about enums and literals: msgspec's own text does not list them."""
 
 import re
 from collections.abc import Iterator
@@ -13,8 +13,9 @@ _MAX_LISTED = 32
 
 
 def explain(error: msgspec.DecodeError, kind: Any) -> str:
-    """Returns the text of a decoding error of `kind`; for a value outside an enum or literal, with the allowed
-    values.
+    """Returns the text of an error that msgspec raised while it decoded a value of type `kind`.
+
+    If the value is outside an enum or a literal, the allowed values are appended.
     """
     text = str(error)
     refused = _REFUSED.match(text)
@@ -31,7 +32,7 @@ def explain(error: msgspec.DecodeError, kind: Any) -> str:
 
 
 def _inside(place: inspect.Type, name: str, index: str) -> Iterator[inspect.Type]:
-    """Yields the types that the member `name`, or the item `index`, of a value of this type may have."""
+    """Yields the possible types of the member `name`, or of the item `index`, inside a value of type `place`."""
     match place:
         case inspect.UnionType():
             for one in place.types:

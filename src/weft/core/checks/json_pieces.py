@@ -1,17 +1,17 @@
-"""JSON texts in pieces that never cut a string, so that values can be counted before they are decoded.
+"""Splits JSON text into pieces that never cut a string, so that values can be counted before they are decoded.
 
-Time and memory are linear in a piece's length, whatever it contains. Whether the text is valid JSON is left to the
-decoder.
+Time and memory are linear in a piece's length, whatever it contains. The decoder, not this module, checks that the text
+is valid JSON.
 """
 
 import re
 
 from weft.core.values.patterns import NEVER_BYTES
 
-# Bound on the time that one piece blocks other tasks; a string is held back whole unless it is longer than this.
+# Bounds the time for which one piece blocks other tasks; a string is held back whole unless it is longer than this.
 SLICE_BYTES = 2**16
 STRING = rb'"(?:[^"\\]++|\\.)*+"'  # possessive: no character is read twice
-# Stands for a string too long to be a key. No string of a valid text looks like this.
+# Replaces a string too long to be a key. No valid JSON text contains this string.
 LONG = b'"\0"'
 
 _SPACES = b" \t\r\n"
@@ -25,15 +25,19 @@ _BEFORE_LAST = re.compile(
 
 
 class JsonPieces:
-    """Cuts a text, given in order in pieces of at most `SLICE_BYTES`, outside of strings."""
+    """Cuts a text outside of strings. The text arrives in order, in pieces of at most `SLICE_BYTES`."""
 
     def __init__(self) -> None:
-        self._carry = b""  # an unfinished string, or a finished one that may prove to be a key
+        self._carry = (
+            b""  # an unfinished string, or a finished string that is a key if a colon follows
+        )
         self._is_in_long = False
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> tuple[bytes, bytes]:
-        """Returns the part that is complete (no string is cut, nor a string from its colon), and this part without
-        strings. The last piece is complete as it is.
+        """Returns the complete part of the text so far, and the same part without strings.
+
+        The complete part ends neither inside a string nor between a key and its colon. The last piece is returned
+        whole.
         """
         data = self._carry + piece
         self._carry = b""
@@ -44,7 +48,7 @@ class JsonPieces:
         return data, _STRINGS.sub(b"", data)
 
     def _outside(self, data: bytes) -> bytes:
-        """Returns `data` from the end of a long string that began earlier; b"" if the string continues."""
+        """Returns `data` from the end of a long string that began in an earlier piece; b"" if the string has not ended."""
         end = _end(_REST, data)
         if data[end : end + 1] != b'"':
             self._carry = data[end:]  # a backslash whose second half comes with the next piece
@@ -53,8 +57,8 @@ class JsonPieces:
         return LONG + data[end + 1 :]
 
     def _hold_back(self, data: bytes) -> int:
-        """Returns where to cut: the last string stays for the next piece, which may continue it or begin with a
-        colon.
+        """Returns the position of the cut: the last string waits for the next piece, which may continue it or begin
+        with a colon.
         """
         cut = _end(_WHOLE, data)
         if cut < len(data):
@@ -70,7 +74,7 @@ class JsonPieces:
 
 
 def _end(pattern: re.Pattern[bytes], data: bytes, at: int = 0) -> int:
-    """Returns the end of a match of a pattern that always matches."""
+    """Returns the end of the match of `pattern` in `data` from `at` on; the pattern matches every text."""
     match = pattern.match(data, at)
     assert match is not None
     return match.end()

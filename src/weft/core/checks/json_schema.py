@@ -1,7 +1,7 @@
-"""Rewrites JSON schemas into the form that the grammar library can enforce, and names the rules that it cannot.
+"""Rewrites JSON schemas into a form that the grammar library can enforce, and names the rules that it cannot enforce.
 
-A rule with an equivalent that the library supports is rewritten without loss. A rule without one is left out and
-named: an answer may break it. All other rules are for the library to enforce or to refuse.
+A rule with an equivalent that the library supports is rewritten without loss. A rule without one is left out and named:
+an answer may break it. The library enforces or refuses all other rules.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from weft.core.checks.json_schema_branches import Branches, resolve
 from weft.core.checks.json_schema_patterns import without_assertions
 
-# No answer has this many items or characters.
+# Upper bound that every answer meets: no answer has more items or characters.
 MAX_COUNT = 2**20
 _FLOAT64_MAX = 1.7976931348623157e308
 # The library computes bounds of integers in 64 bits, and those of other numbers digit by digit.
@@ -58,7 +58,9 @@ UNHELD: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HeldSchema:
-    """A schema that the library can enforce, and the places in the given schema with rules that it leaves out."""
+    """A schema that the grammar library can enforce, and the places of the rules of the given schema that were left
+    out.
+    """
 
     schema: dict[str, Any]
     unheld: tuple[str, ...]
@@ -72,7 +74,7 @@ def held(schema: Mapping[str, Any]) -> HeldSchema:
 
 
 def without_nulls(schema: Any) -> Any:
-    """Returns the schema without keywords that are null: Go writes absent slices and maps so."""
+    """Returns the schema without keywords whose value is null: programs in Go encode absent slices and maps as null."""
     if not isinstance(schema, Mapping):
         return schema
     made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
@@ -86,7 +88,7 @@ class _Reader:
         self._branches = Branches(root)
 
     def read(self, schema: Any, place: str) -> Any:
-        """Returns one schema, with all schemas inside it, rewritten."""
+        """Returns one schema rewritten, together with all schemas nested in it."""
         if not isinstance(schema, Mapping) or not schema:
             return schema
         made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
@@ -115,15 +117,15 @@ class _Reader:
                 self.leave_out(made, key, place)
 
     def read_names(self, made: dict[str, Any], place: str) -> None:
-        """Rewrites `propertyNames` with an enumeration or a pattern as the pattern of all properties.
+        """Rewrites `propertyNames` that has an enumeration or a pattern into a pattern for all properties.
 
-        Names are texts: a rule of another type leaves the empty object only.
+        Names are strings, so a `propertyNames` that allows no strings allows only the empty object.
         """
         if "propertyNames" not in made:
             return
         rule = resolve(made["propertyNames"], self._root)
         if rule is True or (_takes_texts(rule) and rule.keys() <= _NOTES):
-            del made["propertyNames"]  # names are always strings
+            del made["propertyNames"]  # the rule allows all strings, and names are always strings
             return
         names = _pattern_of(rule)
         is_empty = rule is False or (isinstance(rule, Mapping) and not _takes_texts(rule))
@@ -138,7 +140,9 @@ class _Reader:
         made["additionalProperties"] = False
 
     def read_one_of(self, made: dict[str, Any], place: str) -> None:
-        """Rewrites `oneOf` as `anyOf`, which is equivalent if no two branches can be met at once."""
+        """Rewrites `oneOf` as `anyOf`, which is equivalent if no value can match two branches; otherwise records the
+        place.
+        """
         branches = made.get("oneOf")
         if not isinstance(branches, list):
             return
@@ -152,7 +156,7 @@ class _Reader:
             made["allOf"] = [*every, {"anyOf": branches}]
 
     def read_counts(self, made: dict[str, Any], _place: str) -> None:
-        """Rewrites counts such as 5.0 as integers, and removes counts that every answer meets."""
+        """Rewrites counts such as 5.0 as integers, and removes counts that every answer satisfies."""
         for key in made.keys() & {*LEAST, *_MOST}:
             count = made[key]
             if isinstance(count, float) and count.is_integer():
@@ -161,14 +165,16 @@ class _Reader:
                 del made[key]
 
     def read_bounds(self, made: dict[str, Any], place: str) -> None:
-        """Removes bounds and factors of numbers that the library cannot compute, and bounds that every number meets."""
+        """Removes bounds and factors of numbers that the library cannot compute, and bounds that every number
+        satisfies.
+        """
         kinds = made.get("type")
         is_integer = "integer" in _listed(kinds) and "number" not in _listed(kinds)
         for key in [key for key in BOUNDS if type(made.get(key)) in (int, float)]:
             bound = made[key]
             is_outward = bound > 0 if key.endswith("aximum") else bound < 0
             if is_outward and abs(bound) >= _FLOAT64_MAX:
-                del made[key]  # every number that fits a float64 meets the bound
+                del made[key]  # every number that fits a float64 is within the bound
             elif is_integer and -(2**63) <= bound < _MIN_INTEGER:
                 made[key] = _MIN_INTEGER
             elif not (_is_integer_bound(bound) if is_integer else _is_number_bound(bound)):
@@ -178,7 +184,7 @@ class _Reader:
             self.leave_out(made, "multipleOf", place)
 
     def read_texts(self, made: dict[str, Any], place: str) -> None:
-        """Removes formats that the library does not know, and lookarounds in patterns."""
+        """Removes formats of strings that the library does not know, and lookarounds in patterns."""
         kinds = made.get("type", "string")
         if isinstance(made.get("format"), str) and made["format"] not in FORMATS:
             if "string" in _listed(kinds):
@@ -197,7 +203,7 @@ class _Reader:
 
 
 def _inside(made: dict[str, Any], read: Callable[[Any, str], Any], place: str) -> dict[str, Any]:
-    """Returns the same schema with every schema inside it read."""
+    """Returns the schema with each nested schema replaced by `read(schema, place)`."""
     for key in made.keys() & _INNER:
         value, at = made[key], f"{place}/{key}"
         if key in _MAPS and isinstance(value, Mapping):
@@ -224,8 +230,8 @@ def _listed(kinds: object) -> list[object]:
 
 
 def _is_integer_bound(bound: float) -> bool:
-    """True for a bound that the grammar library computes; beyond 64 bits the library uses its largest and smallest
-    integers.
+    """True for a bound that the grammar library can compute: one within 64 bits, beyond which it clamps to its
+    extremes.
     """
     return _MIN_INTEGER <= bound <= 2**64
 
@@ -235,7 +241,9 @@ def _is_number_bound(bound: float) -> bool:
 
 
 def _is_factor(factor: Decimal) -> bool:
-    """True if the factor has no more digits than the library accepts; the library itself refuses invalid factors."""
+    """True if the factor of `multipleOf` has no more digits than the library accepts; the library refuses invalid
+    factors.
+    """
     _, digits, exponent = factor.normalize().as_tuple()
     if not isinstance(exponent, int) or len(digits) > _MAX_DECIMALS + 1:
         return False
@@ -244,12 +252,14 @@ def _is_factor(factor: Decimal) -> bool:
 
 
 def _takes_texts(rule: object) -> TypeGuard[Mapping[str, Any]]:
-    """True if the type of a schema allows texts."""
+    """True if a schema's `type` allows strings."""
     return isinstance(rule, Mapping) and ("type" not in rule or "string" in _listed(rule["type"]))
 
 
 def _pattern_of(rule: object) -> str | None:
-    """Returns the pattern of exactly the texts that a schema accepts, if the schema has constants or a pattern only."""
+    """Returns a pattern that matches exactly the strings that a schema accepts; None unless the schema has only
+    constants or a pattern.
+    """
     if not isinstance(rule, Mapping):
         return None
     values = [rule["const"]] if "const" in rule else rule.get("enum")

@@ -1,4 +1,4 @@
-"""Checks whether branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
+"""Checks whether the branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ _OBJECT = frozenset({"object"})
 
 
 class Branches:
-    """Compares the branches of one schema, with a bound on the work in all."""
+    """Compares the branches of one schema, within a limit for the work of all comparisons together."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._read: dict[
             int, tuple[Any, _Branch]
-        ] = {}  # by id of the schema, which the tuple keeps alive
+        ] = {}  # by id() of the schema; the tuple holds the schema, so that its id is not reused
         self._work = 0
 
     def are_disjoint(self, branches: Sequence[Any]) -> bool:
-        """True if it is certain that no value meets two of the branches."""
+        """True if it is certain that no value matches two of the branches."""
         facts = [self._facts_of(resolve(branch, self._root)) for branch in branches]
         self._work += sum(1 + len(branch.constants) for branch in facts)
         if self._work > _MAX_WORK:
@@ -60,13 +60,15 @@ def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The part of a branch that can exclude other branches."""
+    """The facts about a branch by which it can exclude other branches."""
 
     types: frozenset[str]
     values: frozenset[str] | None = None  # None: any value of the types
     required: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None  # names of properties; None: any name
-    constants: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of required properties
+    constants: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # allowed constants of each required property
 
 
 def _read(schema: Any, root: Mapping[str, Any]) -> _Branch:
@@ -86,7 +88,7 @@ def _read(schema: Any, root: Mapping[str, Any]) -> _Branch:
 
 
 def _list_apart(branches: Sequence[_Branch]) -> bool:
-    """True if each branch lists its values, and no value is listed twice."""
+    """True if each branch lists its allowed values, and no value is in two lists."""
     values = [branch.values for branch in branches if branch.values is not None]
     return len(values) == len(branches) and _are_apart(values)
 
@@ -129,7 +131,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the listed values (`const` or `enum`) as texts, with 1 and 1.0 alike; None if none are listed."""
+    """Returns the values in `const` or `enum` as JSON texts, with 1 and 1.0 alike; None if the schema lists no values."""
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     return frozenset(map(_shown, listed)) if isinstance(listed, list) else None
 
@@ -140,7 +142,7 @@ def _shown(value: object) -> str:
 
 
 def _differs_in_constant(one: _Branch, other: _Branch) -> bool:
-    """True if a property that both branches require has different constants in them."""
+    """True if both branches require a property and allow different constants for it."""
     return any(
         name in other.constants and values.isdisjoint(other.constants[name])
         for name, values in one.constants.items()
@@ -148,7 +150,7 @@ def _differs_in_constant(one: _Branch, other: _Branch) -> bool:
 
 
 def _lacks_needed(closed: _Branch, other: _Branch) -> bool:
-    """True if `closed` forbids a property that `other` requires."""
+    """True if `closed` allows no additional properties and so forbids a property that `other` requires."""
     return closed.allowed is not None and not other.required <= closed.allowed
 
 

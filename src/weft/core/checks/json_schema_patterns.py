@@ -22,9 +22,9 @@ class PlainPattern:
 
 
 def without_assertions(pattern: str) -> PlainPattern | None:
-    """Returns the pattern without assertions; it matches all texts that the given pattern matches.
+    """Returns the pattern without lookarounds; it matches at least the texts that the given pattern matches.
 
-    Returns None for a pattern that is not a regular language.
+    Returns None for a pattern that a finite automaton cannot match, such as one with backreferences.
     """
     pieces: list[str] = []
     depth = 0  # nesting depth of groups inside an assertion, which counts too
@@ -48,8 +48,9 @@ def without_assertions(pattern: str) -> PlainPattern | None:
 
 
 def _class_after(before: str, piece: str) -> str:
-    """Returns the beginning of the character class that is open after `piece`, or "". A leading "]" is a plain
-    character.
+    """Returns the start of the character class that is open after `piece`, or "" outside of classes.
+
+    A "]" directly after the start of a class is a plain character.
     """
     if not before:
         return piece if piece == "[" else ""

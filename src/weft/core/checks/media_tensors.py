@@ -9,7 +9,7 @@ from weft.core.errors import BadRequest
 from weft.core.values.media import TENSORS, MediaTensors, Tensor
 from weft.core.values.unicode import check_text
 
-# Bytes per number, and the `memoryview` format of the types that sizes may have.
+# Bytes per number of each dtype, and the `memoryview` formats of the dtypes that tensors of sizes may have.
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "int64": 8, "uint32": 4}
 )
@@ -43,7 +43,7 @@ def check_length(name: str, tensor: Tensor) -> None:
 
 
 def check_tensors(batches: Sequence[MediaTensors]) -> None:
-    """Raises `BadRequest` for tensors whose layout differs from their declaration."""
+    """Raises `BadRequest` for tensors whose data, shapes or rows do not match what the request declares."""
     if len({given.modality for given in batches}) < len(batches):
         raise _refused("extra_mm_inputs", "at most one entry per modality is allowed")
     for given in batches:
@@ -71,7 +71,7 @@ def check_tensors(batches: Sequence[MediaTensors]) -> None:
 
 
 def _check_rows(name: str, tensor: Tensor, given: MediaTensors) -> None:
-    """Raises `BadRequest` unless the tensor has rows for every item."""
+    """Raises `BadRequest` unless the tensor's first dimension has the number of rows that the items need."""
     num_items = len(given.placeholders)
     if name in given.batched:
         num_rows = num_items

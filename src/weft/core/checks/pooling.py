@@ -16,9 +16,9 @@ _SCORE_FIELDS = ("use_activation",)
 def validate_pooling(
     params: PoolingParams, pooler: PoolerConfig | None, limits: Limits
 ) -> PoolingParams:
-    """Returns `params` with the task filled in; raises a `BadRequest` that names the field.
+    """Returns `params` with `task` filled in; raises a `BadRequest` that names the invalid field.
 
-    Raises `Unsupported` if `pooler` is None: the model generates text, and has no result to pool.
+    Raises `Unsupported` if `pooler` is None, because the model generates text and cannot pool hidden states.
     """
     if pooler is None:
         raise Unsupported("encode is not supported by this model: it generates text")

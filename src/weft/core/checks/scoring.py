@@ -1,4 +1,4 @@
-"""Scores of two texts: the pairs that are compared, and the similarity of embeddings."""
+"""Scores of text pairs: forming the pairs, and the cosine similarity of two embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,10 @@ Pair = tuple[str, str]
 def pair_up(
     first: Sequence[str], second: Sequence[str], names: tuple[str, str] = ("text_1", "text_2")
 ) -> list[Pair]:
-    """Returns pairs of texts: one with one, one with each of several, or each with its counterpart."""
+    """Returns the pairs of texts to score: the only text of `first` with each of `second`, or texts with equal indexes.
+
+    Raises `BadRequest` if a list is empty or the lengths do not match.
+    """
     for name, texts in zip(names, (first, second), strict=True):
         if not texts:
             raise BadRequest(name, f"{name} must hold at least one text")
@@ -27,7 +30,7 @@ def pair_up(
 
 
 def is_cross_encoder(pooler: PoolerConfig) -> bool:
-    """True if the model itself scores pairs, rather than their embeddings being compared."""
+    """True if the model scores a pair of texts itself; False if the similarity of two embeddings is the score."""
     if "embed" in pooler.tasks:
         return False
     if "classify" not in pooler.tasks:
@@ -43,7 +46,7 @@ def is_cross_encoder(pooler: PoolerConfig) -> bool:
 
 
 def cosine(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns the cosine of the angle between two vectors; 0 if either has length 0."""
+    """Returns the cosine of the angle between two vectors; 0 if one of the vectors has length 0."""
     lengths = math.sqrt(_dot(first, first) * _dot(second, second))
     return _dot(first, second) / lengths if lengths else 0.0
 

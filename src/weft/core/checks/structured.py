@@ -1,6 +1,6 @@
-"""Checks of structured-output constraints: sizes only; no grammar is built here.
+"""Checks the sizes of structured-output constraints; this module builds no grammar.
 
-A constraint within these bounds may still not be a valid grammar: the engine builds it, within a time limit.
+A constraint within these limits may still be an invalid grammar: the engine builds the grammar, within a time limit.
 """
 
 import json
@@ -18,14 +18,14 @@ from weft.core.values.unicode import encode_text
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_JSON_DEPTH = 64
-MAX_TAG_DEPTH = 80  # a schema with the tags around it
+MAX_TAG_DEPTH = 80  # a schema of maximum depth plus the structural tags around it
 MAX_CHOICES = 4096
 # The grammar library unrolls counted repetitions.
 MAX_REPEATS = 10_000
 MAX_WHITESPACE_CHARS = 256
-# As a constant, an integer that float64 rounds to -2**63 ends the process of llguidance 1.9.1 (SIGSEGV).
+# An integer that float64 rounds to -2**63, used as a constant, crashes llguidance 1.9.1 (SIGSEGV).
 FATAL_NUMBERS = range(-(2**63), -(2**63) + 2**9 + 1)
-_FATAL_DIGITS = "-9223372036854775"  # all of them begin so
+_FATAL_DIGITS = "-9223372036854775"  # the first digits that all these numbers share
 _NEVER_CONSTANTS = frozenset({*BOUNDS, "default", "examples"})
 _MAX_LISTED = 5
 _MAX_PLACE_CHARS = 60
@@ -34,7 +34,7 @@ _REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 
 def validate_structured_outputs(params: object) -> None:
-    """Raises `BadRequest`, named after the constraint, unless exactly one is given and within bounds."""
+    """Raises `BadRequest`, naming the constraint, unless exactly one constraint is given and within the limits."""
     if params is None:
         return
     if not isinstance(params, StructuredOutputsParams):
@@ -61,7 +61,7 @@ def validate_structured_outputs(params: object) -> None:
 
 
 def kind_of(params: StructuredOutputsParams) -> str:
-    """Returns the name of the one constraint that is given."""
+    """Returns the name of the only constraint that is given."""
     given = [kind for kind in KINDS if getattr(params, kind) is not None]
     if len(given) != 1:
         raise BadRequest(
@@ -73,7 +73,7 @@ def kind_of(params: StructuredOutputsParams) -> str:
 
 
 def schema_of(value: object) -> dict[str, Any]:
-    """Returns the schema as an object, whatever form it was given in."""
+    """Returns a JSON schema, given as text or as an object, as an object."""
     text = value if isinstance(value, str) else _to_json(value)
     schema = _parsed("json", text, MAX_JSON_DEPTH)
     if schema is True:
@@ -84,8 +84,9 @@ def schema_of(value: object) -> dict[str, Any]:
 
 
 def unheld(schema: object) -> str | None:
-    """Returns the places of a schema that an answer may break, as one text; None for an invalid schema, refused
-    elsewhere.
+    """Returns, as one text, the places of a schema's rules that the grammar does not enforce; None if there are none.
+
+    Returns None for an invalid schema too: `validate_structured_outputs` refuses it.
     """
     try:
         places = held(schema_of(schema)).unheld
@@ -97,8 +98,9 @@ def unheld(schema: object) -> str | None:
 
 
 def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) -> None:
-    """Raises `BadRequest` unless a grammar enforces the whole schema; `name` is the place of the schema in the
-    request.
+    """Raises `BadRequest` unless the grammar enforces the whole schema.
+
+    `name` is the place of the schema in the request.
     """
     if schema is not None and (places := unheld(dict(schema))):
         raise BadRequest(
@@ -108,7 +110,9 @@ def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) ->
 
 
 def _check_tag(text: object) -> None:
-    """Checks that a structural tag is an object within bounds; its parts are read where the grammar is made."""
+    """Checks that a structural tag is an object within the limits; the engine checks its parts when it builds the
+    grammar.
+    """
     tag = _parsed("structural_tag", text, MAX_TAG_DEPTH)
     if not isinstance(tag, dict) or tag.get("type") != "structural_tag":
         raise BadRequest(
@@ -148,9 +152,7 @@ def _to_json(value: object) -> str:
 
 
 def _check_size(whole: dict[Any, Any]) -> None:
-    """Refuses a value that is too long in any spelling before it is encoded: half a million numbers would take 0.2
-    s.
-    """
+    """Refuses a value that is too long in any JSON encoding, without encoding it: half a million numbers take 0.2 s."""
     num_bytes = 0
     unread: list[object] = [whole]
     seen: set[int] = set()  # encoding refuses values that contain themselves
@@ -177,7 +179,7 @@ def _refuse_constant(name: str) -> None:
 def check_depth(
     kind: str, whole: object, max_depth: int, look: Callable[[dict[Any, Any]], None] | None = None
 ) -> None:
-    """Refuses deeper nesting, without recursion; calls `look` with every object."""
+    """Raises `BadRequest` for nesting deeper than `max_depth`, without recursion; calls `look` with every object."""
     level: list[object] = [whole]
     for _ in range(max_depth + 1):
         below: list[object] = []
@@ -195,7 +197,7 @@ def check_depth(
 
 
 def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
-    """Checks the minimum counts of a schema, and the repetitions of a pattern or grammar inside it."""
+    """Raises `BadRequest` for minimum counts, or repetitions in a pattern or grammar, that are too large."""
     for key in LEAST:
         count = schema.get(key)
         if isinstance(count, int | float) and count > MAX_COUNT:
@@ -206,7 +208,7 @@ def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
 
 
 def _check_constants(kind: str, schema: dict[Any, Any]) -> None:
-    """Checks that a schema, and all lists in it, have no number over which the grammar library ends its process."""
+    """Raises `BadRequest` if a schema, or a list in it, has a number that crashes the grammar library."""
     for key in schema.keys() - _NEVER_CONSTANTS:
         if _has_fatal_number(schema[key]):
             raise BadRequest(

@@ -1,6 +1,6 @@
-"""The checks of requests; every API uses them, so that no API accepts more than another.
+"""Checks of requests, shared by all APIs, so that every API accepts the same requests.
 
-`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise `BadRequest` with
+`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise a `BadRequest` with
 the field's name, the given value and the allowed values.
 """
 
@@ -51,7 +51,7 @@ _NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one engine. `vocab_size` is the width of the logits; `max_logprobs` -1 means all of it."""
+    """Limits of one engine. `vocab_size` is the width of the logits; `max_logprobs` -1 means the whole vocabulary."""
 
     vocab_size: int
     max_model_len: int
@@ -91,7 +91,7 @@ class Limits:
 
 
 def validate_params(params: SamplingParams, limits: Limits) -> None:
-    """Checks everything about `params` that needs no prompt."""
+    """Raises `BadRequest` for parameters that are invalid whatever the prompt is."""
     if not isinstance(params, SamplingParams):
         raise BadRequest("sampling_params", f"must be SamplingParams, got {shown(params)}")
     _check_types(params)
@@ -103,16 +103,17 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
-    """Checks that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
+    """Raises `BadRequest` if the prompt is empty, exceeds the context or the KV pool, or has ids outside the
+    vocabulary.
 
-    `num_new` is the number of tokens that must fit behind the prompt: 1, or 0 if none is generated.
+    `num_new` is the number of tokens that must fit behind the prompt: 1, or 0 if the request generates no tokens.
     """
     check_prompt_length(len(token_ids), limits, num_new=num_new)
     _check_token_ids("prompt_token_ids", token_ids, limits)
 
 
 def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) -> None:
-    """Checks the number of tokens alone, before millions of tokens are copied."""
+    """Raises `BadRequest` if a prompt has too few or too many tokens; called before millions of tokens are copied."""
     room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
@@ -137,9 +138,9 @@ def resolve_params(
 ) -> SamplingParams:
     """Returns validated `params` in the one form that the engine uses.
 
-    `max_tokens` is filled from, and clamped to, the room that the prompt leaves in the context and the model's own
-    limit on answers; an answer that reaches it ends with "length". Greedy requests lose filters that have no effect,
-    ids are de-duplicated, -1 and True are replaced by their meaning.
+    `max_tokens` is filled from, and clamped to, the space that the prompt leaves in the context and the model's own
+    limit on answers; an answer that reaches this limit ends with "length". Greedy requests lose filters that have no
+    effect, ids are de-duplicated, -1 and True are replaced by their meaning.
     """
     room = limits.max_sequence_len - num_prompt_tokens
     if limits.max_new_tokens is not None:
@@ -170,12 +171,14 @@ def resolve_params(
 
 
 def validate_request_id(request_id: object) -> None:
-    """Checks the caller's label: it appears in logs and headers, so it must be short and printable."""
+    """Raises `BadRequest` unless the caller's request id is short and printable: logs and headers contain it."""
     check_label("request_id", request_id, str.isprintable, "printable")
 
 
 def validate_cache_salt(cache_salt: object) -> None:
-    """Checks the salt that keeps one caller's cached prefixes from another's; None is no salt."""
+    """Raises `BadRequest` for an invalid cache salt, which separates a caller's cached prefixes from others; None: no
+    salt.
+    """
     if cache_salt is not None:
         check_label(
             "cache_salt", cache_salt, lambda s: s.isascii() and s.isprintable(), "printable ASCII"
@@ -183,7 +186,7 @@ def validate_cache_salt(cache_salt: object) -> None:
 
 
 def validate_priority(priority: object) -> None:
-    """Checks the priority; smaller runs sooner."""
+    """Raises `BadRequest` for an invalid priority; requests with a smaller priority run sooner."""
     check_integer("priority", priority, -(2**31), INT32_MAX)
 
 
@@ -216,7 +219,7 @@ def _check_ranges(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_truncation(num_tokens: int, limits: Limits) -> None:
-    """Checks the number of prompt tokens to keep; -1 means as many as fit the context."""
+    """Raises `BadRequest` for an invalid number of prompt tokens to keep; -1 keeps as many as fit the context."""
     check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
     if num_tokens == 0:
         raise BadRequest(
@@ -317,7 +320,9 @@ def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Lim
 
 
 def _bias_id(key: object) -> object:
-    """Returns the id that a decimal string spells (JSON has string keys only); other keys unchanged."""
+    """Returns the token id in a decimal string, as JSON objects have string keys only; other keys are returned
+    unchanged.
+    """
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
         return int(key)
     return key
@@ -436,7 +441,11 @@ _RESOLVED_IF_GIVEN: Mapping[str, Callable[[Any, Limits], Any]] = {
 
 
 def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
-    """Checks token ids. Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+    """Raises `BadRequest` unless all token ids are ints of the vocabulary.
+
+    Only the type int is accepted: a bool, a float or a numpy scalar would change its meaning in messages between
+    processes.
+    """
     if not token_ids:
         return
     if set(map(type, token_ids)) != {int}:
@@ -453,7 +462,7 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> None:
-    """Raises `BadRequest` for anything but an integer in [low, high]; a bool is not an integer."""
+    """Raises `BadRequest` unless `value` is an integer in [low, high]; a bool is not an integer."""
     if type(value) is not int:
         raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
     if value < low:
@@ -463,8 +472,9 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raises `BadRequest` for anything but a number in [low, high], or (low, high] with `above`; NaN and bools
-    too.
+    """Raises `BadRequest` unless `value` is a number in [low, high], or in (low, high] with `above`.
+
+    NaN and bools are refused.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
@@ -477,7 +487,7 @@ def check_number(name: str, value: object, low: float, high: float, *, above: bo
 def check_label(
     name: str, value: object, is_allowed: Callable[[str], bool], characters: str
 ) -> None:
-    """Raises `BadRequest` for anything but a short text of `characters`, which `is_allowed` checks."""
+    """Raises `BadRequest` unless `value` is a short text whose characters `is_allowed`; `characters` describes them."""
     if not isinstance(value, str):
         raise BadRequest(name, f"{name} must be a string, got {shown(value)}")
     if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
@@ -489,7 +499,7 @@ def check_label(
 
 
 def shown(value: object) -> str:
-    """Returns a short form of any value for a message: never megabytes, never an object's own repr."""
+    """Returns a short text of any value for an error message: never megabytes long, and never an object's own repr."""
     if isinstance(value, int) and value.bit_length() > 128:
         return "a huge integer"  # printing more than 4300 digits raises
     if value is None or isinstance(value, bool | int | float):
