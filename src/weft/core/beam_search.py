@@ -110,7 +110,7 @@ def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
 
 
 def max_beam_width(limits: Limits) -> int:
-    """Returns the largest allowed beam width: each beam needs logprobs of twice that many tokens, as half may end it."""
+    """Returns the largest allowed beam width: a beam needs logprobs of twice that many tokens, as half may end it."""
     room = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     return max(1, room // 2)
 

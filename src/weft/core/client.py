@@ -35,27 +35,25 @@ class Renderer(Protocol):
     """Conversion of text to token ids and back, for the served model."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`."""
+        """Returns the token ids of `text`."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`."""
+        """Returns the text of `token_ids`."""
 
 
 class Sink(Protocol):
-    """Receives outputs of one request directly, on the event loop of the task that reads them, without waking that
-    task.
-    """
+    """Receives the outputs of one request on the event loop, without waking the task that reads the request."""
 
     @property
     def is_open(self) -> bool:
         """True if the sink accepts the next output."""
 
     def take(self, output: RequestOutput) -> None:
-        """Takes an output; an exception that this raises goes to the reader."""
+        """Receives one output; an exception that this method raises is raised in the task that reads the request."""
 
 
 class EngineClient(OperatorCalls, Protocol):
-    """An engine. Every accepted request ends in exactly one finished output or one error."""
+    """An inference engine, local or remote. Every accepted request ends in exactly one finished output or one error."""
 
     info: EngineInfo
     model_config: ModelConfig
@@ -64,10 +62,10 @@ class EngineClient(OperatorCalls, Protocol):
     # -- requests -----------------------------------------------------------------------------
 
     def preparing(self, num_answers: int) -> AbstractContextManager[None]:
-        """Reserves places for a request of `num_answers` answers, or refuses the request as `run` would.
+        """Reserves queue places for a request of `num_answers` answers, or refuses the request as `run` would.
 
-        For callers that do much work to make the prompt: without a reservation they would do it for requests that are
-        refused afterwards.
+        Servers use this before expensive work on a prompt: without a reservation they would do this work for requests
+        that are refused afterwards.
         """
         del num_answers
         return nullcontext()
@@ -78,26 +76,27 @@ class EngineClient(OperatorCalls, Protocol):
         params: AnyParams,
         options: RequestOptions,
     ) -> Request:
-        """Checks, tokenizes and resolves a request: all that can be refused before the engine gets it.
+        """Checks, tokenizes and resolves a request, with every check that is possible before the engine gets the
+        request.
 
-        Parameters are checked before the prompt is read, or before it is made if `prompt` is a function. Raises
+        Parameters are checked before the prompt is read, or before the prompt is made if `prompt` is a function. Raises
         BadRequest, Unsupported or EngineDead.
         """
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """Runs a request that `prepare` made with sampling parameters; see `generate` for the outputs."""
+        """Runs a request that `prepare` made from sampling parameters. `generate` documents the outputs."""
 
     def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
-        """Runs a request like `run`; an output goes to the sink while it is open, and is yielded otherwise.
+        """Runs a request like `run`; an output goes to the sink while the sink is open, and is yielded otherwise.
 
-        The last output is always yielded. The sink saves waking the reader, which costs more than all other work for
-        a token.
+        The last output is always yielded. The sink avoids waking the reading task, which costs more than all other work
+        for a token.
         """
         del sink
         return self.run(request)
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """Runs a request that `prepare` made with pooling parameters; see `encode` for the output."""
+        """Runs a request that `prepare` made from pooling parameters. `encode` documents the output."""
         unsupported("encode")
 
     def run_speech(
@@ -105,8 +104,8 @@ class EngineClient(OperatorCalls, Protocol):
     ) -> AsyncGenerator[ClipOutput, None]:
         """Yields the transcript of a recording, clip by clip, for a model whose `ModelConfig.speech` is not None.
 
-        A long recording is split into clips, which run at once; `params` apply to each of them, with one answer.
-        Closing the generator aborts all clips. Raises the errors of `prepare` and `run`.
+        A long recording is split into clips, which are transcribed concurrently; `params` apply to each of them, with
+        one answer. Closing the generator aborts all clips. Raises the errors of `prepare` and `run`.
         """
         unsupported("speech to text")
 
@@ -116,7 +115,7 @@ class EngineClient(OperatorCalls, Protocol):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Runs a prompt that arrives in pieces; see `generate`."""
+        """Runs a request whose prompt arrives in pieces. `generate` documents prompts in pieces."""
         unsupported("a prompt in pieces")
 
     async def generate(
@@ -204,13 +203,13 @@ class EngineClient(OperatorCalls, Protocol):
                 yield output
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Aborts requests by the ids that callers gave; unknown and finished ids are no-ops."""
+        """Aborts requests by the ids that callers gave them; unknown and finished ids have no effect."""
 
     # -- state --------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """True until the engine is dead or shut down, also before the first request."""
+        """True until the engine is dead or shut down; True also before the first request."""
 
     @property
     def is_stopped(self) -> bool:
@@ -234,19 +233,21 @@ class EngineClient(OperatorCalls, Protocol):
         return {}
 
     async def check_health(self) -> None:
-        """Raises `dead_error` if the engine is dead or makes no progress any more."""
+        """Raises `dead_error` if the engine is dead or no longer makes progress."""
 
     @property
     def is_degraded(self) -> bool:
-        """True if some of several engines are absent; the others answer all requests."""
+        """True if some of several engines are absent; the remaining engines serve all requests."""
         return False
 
     async def is_tracing_enabled(self) -> bool:
-        """True if this process or the server behind it uses trace headers; only then do callers pass them."""
+        """True if this process, or the server that runs the engine, uses trace headers; otherwise callers need not pass
+        them.
+        """
         return False
 
     async def do_log_stats(self) -> None:
-        """Logs one line of load now."""
+        """Logs one line with the engine's current load."""
         unsupported("do_log_stats")
 
     async def get_loads(self) -> list[EngineLoad]:
@@ -255,9 +256,11 @@ class EngineClient(OperatorCalls, Protocol):
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yields changes of the prefix cache without end, from `start_sequence_number` on if that batch is still
-        buffered; with None, from the next change on. Sequence numbers have a gap if the start is no longer
-        buffered. A subscriber that falls too far behind gets `Overloaded`, which ends the subscription.
+        """Yields changes of the prefix cache without end.
+
+        With `start_sequence_number`, yields batches from this number on; if the buffer no longer has them, the sequence
+        numbers of the yielded batches have a gap. With None, yields batches from the next change on. A subscriber that
+        falls too far behind gets `Overloaded`, which ends the subscription.
         """
         unsupported("subscribe_kv_events")
 
@@ -268,8 +271,10 @@ class EngineClient(OperatorCalls, Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stops the engine: refuses new requests, lets open ones finish for `timeout` seconds (None or 0: not at
-        all), aborts the rest. Idempotent. Returns immediately; `wait_closed` waits for the end.
+        """Stops the engine: refuses new requests, lets running ones finish for `timeout` seconds, aborts the rest.
+
+        With a `timeout` of None or 0, all requests are aborted at once. Idempotent. Returns immediately; `wait_closed`
+        waits until the engine has exited.
         """
         unsupported("shutdown")
 

@@ -1,4 +1,4 @@
-"""`EngineInfo`: the facts that an engine reports to the servers before it, local or remote."""
+"""`EngineInfo`: the facts that an engine, local or remote, reports to the servers in front of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from weft.core.config.engine import EngineConfig, PoolerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """Facts of the engine; those of the model are in `ModelConfig`.
+    """Facts of an engine. `ModelConfig` has the facts of its model.
 
     `pooler` is None for a model that generates text. Priorities have an effect only if `policy` is "priority". With
-    `structured_outputs_in_reasoning` grammars apply from the first token on. `settings` has all settings of the
-    engine as JSON values, for people to read.
+    `structured_outputs_in_reasoning` grammars apply from the first token on, also to reasoning. `settings` has all
+    settings of the engine as JSON values, for people to read.
     """
 
     limits: Limits

@@ -1,4 +1,4 @@
-"""The hierarchy of errors; each class has a `Code`, and each wire has one table from `Code` to status."""
+"""The hierarchy of errors. Each class has a `Code`; each API protocol has one table from `Code` to status."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -6,7 +6,10 @@ from typing import ClassVar, Self
 
 
 class Code(Enum):
-    """Kind of an error, independent of any wire. Every wire maps all of these (a test asserts it)."""
+    """Kind of an error, independent of any API protocol.
+
+    Every protocol maps each code to a status (a test asserts this).
+    """
 
     INVALID = "invalid"
     NOT_FOUND = "not_found"
@@ -22,22 +25,22 @@ class Code(Enum):
 
 
 class WeftError(Exception):
-    """Base of all errors that Weft raises on purpose; the text may be shown to the caller."""
+    """Base class of all errors that Weft raises on purpose; the caller may see the text."""
 
     code = Code.INTERNAL
 
 
 class Key(str):
-    """Name of a field within a message, so that an API with another name for the field can replace it."""
+    """Name of a field within an error message, so that an API with another name for the field can replace the name."""
 
     __slots__ = ()
 
 
 class BadRequest(WeftError, ValueError):
-    """A request that the caller can fix; the message says what was wrong and what is allowed.
+    """A request that the caller can correct; the message says what is wrong and what is allowed.
 
-    The message is one text, or parts of which each `Key` names a field. `parameter` is the field at fault, and
-    `api_code` is the error code in the APIs. The class is a `ValueError` too, so that callers written for other
+    The message is one text, or several parts, of which each `Key` names a field. `parameter` is the invalid field, and
+    `api_code` is the error code in the APIs. The class is also a `ValueError`, so that callers written for other
     engines catch it.
     """
 
@@ -54,18 +57,18 @@ class BadRequest(WeftError, ValueError):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The message as it was given, in parts."""
+        """The parts of the message, as the constructor received them."""
         return self._parts
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Returns the same error for an API that has other names for some fields."""
+        """Returns the same error with other names of fields, for an API that has its own names."""
         parts = [names.get(part, part) if isinstance(part, Key) else part for part in self._parts]
         parameter = None if self.parameter is None else names.get(self.parameter, self.parameter)
         return type(self)(parameter, parts, self.value)
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt, or prompt and answer together, exceed the model's context length."""
+    """The prompt, or prompt and answer together, are longer than the model's context length."""
 
     api_code = "context_length_exceeded"
 
@@ -81,7 +84,7 @@ class NotFound(WeftError):
 
 
 class AlreadyExists(WeftError):
-    """A request id that an open request already uses."""
+    """A request id that a running request already uses."""
 
     code = Code.ALREADY_EXISTS
 
@@ -93,25 +96,25 @@ class Unauthenticated(WeftError):
 
 
 class Forbidden(WeftError):
-    """A call that this server allows to nobody, whatever the key."""
+    """A call that this server allows to no caller, whatever the API key."""
 
     code = Code.FORBIDDEN
 
 
 class FailedPrecondition(WeftError):
-    """A valid call that the engine's present state does not allow."""
+    """A valid call that the engine's current state does not allow."""
 
     code = Code.PRECONDITION
 
 
 class Overloaded(WeftError):
-    """A limit on queued requests or tokens is reached; the same call may succeed later."""
+    """A limit on queued requests or tokens is reached; the same request may succeed later."""
 
     code = Code.OVERLOADED
 
 
 class RateLimited(Overloaded):
-    """A rate limit of the caller's key is reached; a retry may succeed after `retry_after_s` seconds."""
+    """A rate limit of the caller's API key is reached; a retry may succeed after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -119,13 +122,13 @@ class RateLimited(Overloaded):
 
 
 class DeadlineExceeded(WeftError):
-    """The caller's deadline passed before the work was done."""
+    """The caller's deadline passed before the request was done."""
 
     code = Code.DEADLINE
 
 
 class Unavailable(WeftError):
-    """The server is shutting down or not ready; another one may answer."""
+    """The server is shutting down or not ready; another server may answer."""
 
     code = Code.UNAVAILABLE
 

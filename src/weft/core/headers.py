@@ -1,4 +1,4 @@
-"""Names of the headers between gateway, picker and servers, and the headers that clients may not send through."""
+"""Names of headers between gateway, picker and servers, and headers that servers must not accept from clients."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,7 +13,7 @@ PREFILLER: Final = "x-prefiller-host-port"
 ENCODERS: Final = "x-encoder-hosts-ports"
 DATA_PARALLEL: Final = "x-data-parallel-host-port"
 CACHE_SOURCE: Final = "x-kv-cache-source-host-port"
-# The endpoints that a client chooses; effective only with the filter for it.
+# The endpoints that a client chooses; the header has an effect only with the filter plugin for it.
 TESTED_ENDPOINTS: Final = "test-epp-endpoint-selection"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_HINT: Final = "x-gateway-destination-endpoint-subset"
@@ -33,15 +33,15 @@ _CONTROL_NAMES: Final = frozenset({"epp-profile", TESTED_ENDPOINTS})
 
 
 def is_control(name: str) -> bool:
-    """True if a header of this name must not pass from a client to a model server."""
+    """True if a header with this name must not pass from a client to a model server."""
     return name.startswith(_CONTROL_PREFIXES) or name in _CONTROL_NAMES
 
 
 def control_headers(names: Iterable[str]) -> list[str]:
-    """Returns those of `names` that must be removed."""
+    """Returns the headers among `names` that must be removed from a client's request."""
     return [name for name in names if is_control(name)]
 
 
 def is_grpc(content_type: str) -> bool:
-    """True if a client with this content type expects a gRPC status, which includes gRPC-Web."""
+    """True if a client with this content type expects a gRPC status; gRPC-Web counts as gRPC."""
     return content_type.startswith("application/grpc")

@@ -1,8 +1,9 @@
-"""`OperatorCalls`: the calls by which an operator pauses, changes and looks into an engine, and `CALLS`, their table.
+"""`OperatorCalls`: the calls by which an operator pauses, changes and inspects an engine, and `CALLS`, their table.
 
-A row stands at its method: what answers, for which flag of the server, and how the answers of several engines become
-one. A client passes every call that it does not define itself on to its `controls`: those of one engine, of a group,
-of vLLM's engine, or of the process that has the engines.
+The decorator of each method declares its row in the table: types, the server flag that enables the call, and the
+function that merges the answers of several engines. A client passes every call that it does not define itself to its
+`controls`. These belong to one engine, to a group of engines, to vLLM's engine, or to the process that owns the
+engines.
 """
 
 import inspect
@@ -27,9 +28,10 @@ TRANSFER_FLAG = "--weight-transfer-config"
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """Row of the table. `merge` makes one answer of those of several engines.
+    """One row of the table of operator calls. `merge` combines the answers of several engines into one answer.
 
-    `argument` is the type of the first argument, if that is a structure. Without `flag` every engine refuses the call.
+    `answer` is the type of the answer. `argument` is the type of the first argument, if that is a structure. `flag` is
+    the server flag that enables the call; None if the call needs no flag.
     """
 
     answer: Any
@@ -42,31 +44,31 @@ CALLS: dict[str, OperatorCall] = {}
 
 
 def check_flag(name: str, given: Collection[str]) -> None:
-    """Refuses a call whose flag is not among those that the engine was started with."""
+    """Raises `Unsupported` for a call whose flag is not among the flags that the engine was started with."""
     flag = CALLS[name].flag
     if flag is not None and flag not in given:
         raise Unsupported(f"{name} is not supported: the engine was started without {flag}")
 
 
 def unsupported(method: str) -> NoReturn:
-    """Refuses a call that an engine does not offer."""
+    """Raises `Unsupported` for a call that an engine does not offer."""
     raise Unsupported(f"{method} is not supported by this engine")
 
 
 def joined(answers: list[list[Any]]) -> list[Any]:
-    """Merges lists."""
+    """Returns one list with the items of all lists, in order."""
     return list(chain.from_iterable(answers))
 
 
 def united(answers: list[set[Any]]) -> set[Any]:
-    """Merges sets."""
+    """Returns the union of the sets."""
     return set().union(*answers)
 
 
 def operator_call(
     *, merge: Callable[[list[Any]], Any] = lambda answers: None, flag: str | None = None
 ) -> Callable[[F], F]:
-    """Puts a method into the table. The method's body answers for a client without `controls`."""
+    """Adds a method to the table of operator calls. The method's body answers for a client without `controls`."""
 
     def add(method: F) -> F:
         name, signature = method.__name__, inspect.signature(method)
@@ -90,12 +92,12 @@ def _is_struct(annotation: Any) -> bool:
 
 
 class OperatorCalls(Protocol):
-    """The calls. By default an engine refuses them."""
+    """The calls of an operator to an engine. By default every call raises `Unsupported`."""
 
     controls: "OperatorCalls | None" = None
 
     async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Answers a call that a client has passed on."""
+        """Answers the call `name`, which a client passes on to its `controls`."""
         return await getattr(self, name)(*arguments, **named)
 
     @operator_call(merge=joined)
@@ -111,12 +113,12 @@ class OperatorCalls(Protocol):
         wait_for_inflight_requests: bool = False,
         clear_cache: bool = True,
     ) -> None:
-        """Stops scheduling. New requests wait in the queue; `mode` decides about requests in flight."""
+        """Stops scheduling. New requests wait in the queue; `mode` selects the treatment of requests in flight."""
         unsupported("pause_generation")
 
     @operator_call()
     async def resume_generation(self) -> None:
-        """Starts scheduling again; a no-op when not paused."""
+        """Starts scheduling again; no effect if generation is not paused."""
         unsupported("resume_generation")
 
     @operator_call(merge=any)
@@ -128,44 +130,44 @@ class OperatorCalls(Protocol):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Drops every cached block. Returns False, without any change, while a request holds blocks.
+        """Drops every cached block. Returns False, without dropping any block, if a running request holds blocks.
 
-        With `reset_running_requests` those requests are preempted first and computed again later.
+        With `reset_running_requests` running requests are first preempted, and computed again later.
         """
         unsupported("reset_prefix_cache")
 
     @operator_call()
     async def reset_mm_cache(self) -> None:
-        """Drops cached inputs of media. This method exists for callers of vLLM's protocol."""
+        """Drops cached inputs of media processors. This method exists for callers of vLLM's protocol."""
         unsupported("reset_mm_cache")
 
     @operator_call()
     async def reset_encoder_cache(self) -> None:
-        """Drops cached outputs of encoders of media."""
+        """Drops cached outputs of media encoders."""
         unsupported("reset_encoder_cache")
 
     @operator_call(merge=any)
     async def is_sleeping(self) -> bool:
-        """True if scheduling is paused or the memory of weights or KV pool was given back."""
+        """True if scheduling is paused, or the memory of weights or KV pool has been released."""
         return await self.is_paused()
 
     @operator_call()
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        """Pauses as `mode` says and, from level 1 on, gives the memory of weights and KV pool back to the system.
+        """Pauses as `mode` says; at level 1 and above also returns the memory of weights and KV pool to the system.
 
-        Level 0 keeps memory and cache. After level 1 the same weights are restored, from the files that they were
-        loaded from; after level 2, the weights that the model's name stands for at that time. Requests wait until the
-        engine wakes. Raises FailedPrecondition if the weights could not be restored.
+        Level 0 keeps memory and cache. After level 1 `wake_up` restores the same weights, from the files that they were
+        loaded from; after level 2, the weights that the model's name then stands for. Requests wait until the engine
+        wakes. Raises FailedPrecondition if the weights could not be restored later.
         """
         unsupported("sleep")
 
     @operator_call(merge=all)
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """Restores the parts in `tags` ("weights", "kv_cache", "scheduling"; None: all). Returns True if the engine
-        is awake.
+        """Restores the parts in `tags` ("weights", "kv_cache", "scheduling"; None: all). Returns True if the engine is
+        awake.
 
-        The engine schedules again once all memory is restored. Raises FailedPrecondition, and stays asleep, if the
-        files are not the loaded ones or if there is too little memory.
+        Scheduling starts again once all memory is restored. Raises FailedPrecondition, and the engine stays asleep, if
+        the files have changed since they were loaded or if there is too little memory.
         """
         unsupported("wake_up")
 
@@ -176,18 +178,18 @@ class OperatorCalls(Protocol):
         delay_iterations: int | None = None,
         max_iterations: int | None = None,
     ) -> None:
-        """Records a trace of steps into a new file in the operator's directory; its name begins with
-        `profile_prefix`.
+        """Records a trace of steps into a new file, whose name begins with `profile_prefix`, in the operator's
+        directory.
 
         The first `delay_iterations` steps are left out. The trace ends after `max_iterations` steps; with 0, only at
-        `stop_profile`. None stands for the engine's configured value. Raises FailedPrecondition while another trace
-        is recorded.
+        `stop_profile`. None stands for the engine's configured value. Raises FailedPrecondition while another trace is
+        recorded.
         """
         unsupported("start_profile")
 
     @operator_call(flag=PROFILER_FLAG)
     async def stop_profile(self) -> None:
-        """Ends the trace; a no-op without one. Raises FailedPrecondition if the trace could not be written."""
+        """Ends the trace; no effect without a trace. Raises FailedPrecondition if the trace could not be written."""
         unsupported("stop_profile")
 
     @operator_call(merge=joined)
@@ -198,7 +200,7 @@ class OperatorCalls(Protocol):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Calls a method of each worker by name and returns their results; there is one worker and a few methods.
+        """Calls a method of each worker by name and returns the results; there is one worker, with a few methods.
 
         No method takes arguments. Raises BadRequest, or DeadlineExceeded after `timeout` seconds.
         """
@@ -208,7 +210,7 @@ class OperatorCalls(Protocol):
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """Changes the number of engines. Requests go on meanwhile; engines that leave finish their requests first.
+        """Changes the number of engines. Requests continue meanwhile; engines that leave finish their requests first.
 
         Returns when the change is complete. Raises BadRequest; FailedPrecondition if threads or memory do not suffice
         for more engines; and DeadlineExceeded, with all engines as before, if requests of leaving engines take longer
@@ -228,62 +230,69 @@ class OperatorCalls(Protocol):
         kv_transfer_params: dict[str, Any],
         data_parallel_rank: int | None = None,
     ) -> None:
-        """Reports that a request with these parameters was refused, so that the prefill engine can free its blocks.
+        """Reports that a request with these parameters was refused, so that the prefill engine can free the lent
+        blocks.
 
-        Requests that were passed to `run` need no such call, whatever their outcome.
+        A request that was passed to `run` needs no such call, whatever its outcome.
         """
         unsupported("notify_kv_transfer_request_rejected")
 
     @operator_call(flag=TRANSFER_FLAG)
     async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
-        """Prepares for weight updates, as the engine's `--weight-transfer-config` configures them.
+        """Prepares the engine for weight updates, as `--weight-transfer-config` configures them.
 
-        `init_info` must be empty. Raises Unsupported without that configuration, and FailedPrecondition for a model
-        that was not loaded from safetensors files.
+        `init_info` must be empty. Raises Unsupported without that flag, and FailedPrecondition for a model that was not
+        loaded from safetensors files.
         """
         unsupported("init_weight_transfer_engine")
 
     @operator_call(flag=TRANSFER_FLAG)
     async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Begins an update; FailedPrecondition if one is open. Tensors have the checkpoint's names and formats."""
+        """Begins a weight update; raises FailedPrecondition if an update is in progress.
+
+        Tensors of the update have the checkpoint's names and formats.
+        """
         unsupported("start_weight_update")
 
     @operator_call(flag=TRANSFER_FLAG)
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """Takes some tensors of the update, in any number of calls; each has the name, shape and type of one in the
-        checkpoint.
+        """Receives some tensors of the update; each has the name, shape and dtype of a tensor in the checkpoint.
 
-        With shared memory `update_info` has `segment`, `names`, `dtype_names`, `shapes` and `offsets` (without
-        `offsets`, tensors follow each other); the caller may reuse the segment after the call. With safetensors it
-        has `path`, a file or directory below the allowed directory, which must exist until the update is finished. A
-        refused call ends the update: none of its tensors is served.
+        An update may take any number of calls. With shared memory `update_info` has `segment`, `names`, `dtype_names`,
+        `shapes` and `offsets` (without `offsets`, tensors follow each other); the caller may reuse the segment after
+        the call. With safetensors `update_info` has `path`, a file or directory below the allowed directory, which must
+        exist until the update is finished. A refused call ends the update: none of its tensors is served.
         """
         unsupported("update_weights")
 
     @operator_call(flag=TRANSFER_FLAG)
     async def finish_weight_update(self) -> None:
-        """Serves all updated weights from the next step on; on an error the former weights stay in use.
+        """Ends the update: all updated weights are used from the next step on; on an error the former weights stay in
+        use.
 
-        Requests that pause mode "keep" has frozen continue with the new weights, and their KV is computed again;
-        while other requests run, this raises FailedPrecondition. Cached prefixes of the former weights are not
-        reused, and adapters apply to the new weights.
+        Requests that pause mode "keep" has paused continue with the new weights, and their KV is computed again; while
+        other requests run, this method raises FailedPrecondition. Cached prefixes of the former weights are not reused,
+        and adapters apply to the new weights.
         """
         unsupported("finish_weight_update")
 
     @operator_call(merge=all)
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Loads an adapter; returns True once requests may name it.
+        """Loads an adapter; returns True once requests may name the adapter.
 
-        An adapter that is loaded under the same name and path stays as it is; with `load_inplace` it is loaded again,
-        and prefixes cached with the former one are not reused. When the maximum number is loaded, the least recently
-        used adapter is unloaded, and loaded again when it is requested; while all of them are in use, this waits.
-        Raises NotFound or BadRequest.
+        An adapter that is already loaded with the same name and path stays as it is; with `load_inplace` it is loaded
+        again, and prefixes cached with the former adapter are not reused. When the maximum number of adapters is
+        loaded, the least recently used adapter is unloaded, and loaded again when it is requested; while all adapters
+        are in use, this method waits. Raises NotFound or BadRequest.
         """
         unsupported("add_lora")
 
     @operator_call(merge=any)
     async def remove_lora(self, lora_id: int) -> bool:
-        """Removes the adapter with this `lora_int_id`; open requests keep it. Returns False if there is none."""
+        """Removes the adapter with this `lora_int_id`; running requests keep the adapter.
+
+        Returns False if no adapter has this id.
+        """
         unsupported("remove_lora")
 
     @operator_call(merge=united)
@@ -293,5 +302,8 @@ class OperatorCalls(Protocol):
 
     @operator_call(merge=any)
     async def pin_lora(self, lora_id: int) -> bool:
-        """Keeps an adapter loaded even when others must be unloaded. Returns False if none has that `lora_int_id`."""
+        """Keeps an adapter loaded even when others must be unloaded.
+
+        Returns False if no adapter has that `lora_int_id`.
+        """
         unsupported("pin_lora")

@@ -1,7 +1,7 @@
-"""`Prefiller`: requests the prefill of a prompt from the server that a router chose; this server continues it.
+"""`Prefiller`: asks the prefill server that a router chose to compute a prompt, which this server then continues.
 
-The picker names the server in the header or metadata `x-prefiller-host-port`. If anything fails, this server computes
-the prompt itself.
+The router names the prefill server in the header or gRPC metadata `x-prefiller-host-port`. If prefill fails, this
+server computes the prompt itself.
 """
 
 import ipaddress
@@ -37,13 +37,13 @@ _FAILURES: tuple[type[Exception], ...] = (
 
 
 class Prefiller(ABC):
-    """Client of prefill servers in `networks`, for an engine that fetches prompts. A prompt may take `timeout_s`.
+    """Client of the prefill servers in `networks`, for an engine that fetches computed prompts.
 
-    The client uses the same API as other clients of these servers. With `is_foreign` the transfer parameters are not
-    checked here: the connector of the engine checks them.
+    A prefill may take `timeout_s` seconds. With `is_foreign` the transfer parameters are not checked here: the engine's
+    connector checks them.
     """
 
-    way_failures: tuple[type[Exception], ...] = ()  # errors of the protocol that the subclass uses
+    way_failures: tuple[type[Exception], ...] = ()  # errors of the protocol that a subclass uses
 
     def __init__(
         self,
@@ -60,9 +60,7 @@ class Prefiller(ABC):
         self._failures = _FAILURES + self.way_failures
 
     async def compute(self, request: Request, chosen: Prefill) -> Request:
-        """Returns the request with the location of its prefilled prompt; unchanged if prefill gains nothing or
-        fails.
-        """
+        """Returns the request with the location of its computed prompt; unchanged if prefill gains nothing or fails."""
         params = request.params
         is_short = len(request.prompt_token_ids) <= self._block_size
         if is_short or params.skip_reading_prefix_cache or params.extra_args or request.lora_name:
@@ -84,7 +82,9 @@ class Prefiller(ABC):
         return msgspec.structs.replace(request, params=params)
 
     def _checked(self, address: str) -> str:
-        """Returns "host:port". Clients may set the header, so addresses outside the peers are refused."""
+        """Returns the address as "host:port"; raises `PrefillError` for an address that is not a peer's, as clients may
+        set it.
+        """
         try:
             parts = urlsplit(f"//{address}")
             host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
@@ -100,6 +100,6 @@ class Prefiller(ABC):
     async def _lend(
         self, request: Request, address: str, authorization: str | None
     ) -> dict[str, Any] | None:
-        """Has the server compute and lend the prompt; returns transfer parameters, or None if there is nothing to
-        fetch.
+        """Requests that the server computes and lends the prompt; returns the transfer parameters, or None if the
+        server has nothing to fetch.
         """

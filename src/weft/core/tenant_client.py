@@ -1,4 +1,4 @@
-"""`TenantClient`: the view that one tenant has of an engine."""
+"""`TenantClient`: an engine client that applies the rules of one tenant."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -26,7 +26,7 @@ T = TypeVar("T", RequestOutput, PoolingRequestOutput)
 def as_tenant(
     client: EngineClient, tenant: Tenant | None, *, salts: bool, hides_cached_tokens: bool
 ) -> EngineClient:
-    """Returns `client` for requests of `tenant`; unchanged if neither tenant nor options need a view."""
+    """Returns a client that applies the rules of `tenant`; `client` itself if tenant and options have no effect."""
     if tenant is None and not hides_cached_tokens:
         return client
     view = TenantClient(client, tenant, salts=salts, hides_cached_tokens=hides_cached_tokens)
@@ -34,9 +34,9 @@ def as_tenant(
 
 
 class TenantClient:
-    """An engine client that applies the tenant's priority, adapters and salt, and counts its tokens.
+    """An engine client that applies the tenant's priority, adapters and salt, and counts the tenant's tokens.
 
-    All other methods are the client's own. With `hides_cached_tokens` outputs report no cached tokens.
+    All other methods are those of the wrapped client. With `hides_cached_tokens` outputs report no cached tokens.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TenantClient:
     async def prepare(
         self, prompt: PromptSource, params: AnyParams, options: RequestOptions
     ) -> Request:
-        """Prepares a request, and counts the prompt's tokens for the tenant."""
+        """Prepares a request, and counts the prompt's tokens for the tenant's rate limit."""
         request = await self._client.prepare(prompt, params, self._own(options))
         tenant = self._tenant
         if tenant is None:
@@ -113,7 +113,7 @@ class TenantClient:
 
 
 class _Meter:
-    """Counts the tokens of a request's answers, for every kind of output."""
+    """Counts the new tokens of a request's answers, for every output kind, for the tenant's rate limit."""
 
     def __init__(self, tenant: Tenant | None, request: Request) -> None:
         self._tenant = tenant
@@ -132,7 +132,7 @@ class _Meter:
 
 
 class _Passing:
-    """A sink that counts and filters outputs like the other methods do, and passes them on."""
+    """A sink that counts and filters outputs like the client's other methods, and passes them to the caller's sink."""
 
     def __init__(self, client: TenantClient, sink: Sink, meter: _Meter) -> None:
         self._client = client

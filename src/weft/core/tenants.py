@@ -1,4 +1,4 @@
-"""Tenants: names, rights and limits of API keys in `--api-key-file`, and each tenant's present usage."""
+"""Tenants: names, permissions and limits of API keys in `--api-key-file`, and each tenant's current usage."""
 
 import hashlib
 import time
@@ -20,7 +20,7 @@ _Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class TenantRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tenant in the file. A limit of None means no limit; `adapters` None means all adapters.
+    """A tenant as the file describes it. A limit of None means no limit; `adapters` None allows all adapters.
 
     `priority` applies to all requests of the tenant; None keeps the requests' own priorities.
     """
@@ -38,8 +38,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Bucket:
-    """A token bucket per minute: full at first, refilled continuously; it may go below 0 for amounts known only
-    afterwards.
+    """A token bucket for a rate limit per minute: full at first, refilled continuously.
+
+    The level may go below 0, for amounts that are known only after they are used.
     """
 
     def __init__(self, what: str, per_minute: int, clock: Callable[[], float]) -> None:
@@ -50,7 +51,7 @@ class _Bucket:
         self._filled_at = clock()
 
     def check(self) -> None:
-        """Raises `RateLimited` unless at least one unit is left."""
+        """Raises `RateLimited` unless the bucket has at least one unit."""
         self.take(0)
         missing = 1 - self._level
         if missing > 0:
@@ -67,7 +68,7 @@ class _Bucket:
 
 
 class Tenant:
-    """A tenant's rules and usage. Tokens are counted once they are known, so an answer may exceed the limit."""
+    """A tenant's rules and usage. Tokens are counted once their number is known, so an answer may exceed the limit."""
 
     def __init__(self, rules: TenantRules, clock: Callable[[], float] = time.monotonic) -> None:
         self.rules = rules
@@ -77,7 +78,7 @@ class Tenant:
         )
 
     def admit(self) -> None:
-        """Counts a request; raises `RateLimited` if it exceeds a limit."""
+        """Counts a request; raises `RateLimited` if the tenant has exceeded a limit."""
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
                 bucket.check()
@@ -85,7 +86,7 @@ class Tenant:
             self._requests.take(1)
 
     def spend(self, num_tokens: int) -> None:
-        """Counts tokens of a prompt or an answer."""
+        """Counts tokens of a prompt or an answer for the tenant's rate limit."""
         if self._tokens is not None:
             self._tokens.take(num_tokens)
 
@@ -94,14 +95,14 @@ class Tenant:
         return self.rules.adapters is None or adapter in self.rules.adapters
 
     def salted(self, cache_salt: str | None) -> str:
-        """Returns the cache salt for a prompt of this tenant, which differs from those of all other tenants."""
+        """Returns the cache salt for a prompt of this tenant, which differs from the salts of all other tenants."""
         return hashlib.sha256(f"{self.rules.name}\n{cache_salt or ''}".encode()).hexdigest()
 
 
 class ApiKeys:
-    """The API keys of a server: those of `--api-key`, and those of a file, which belong to tenants.
+    """The API keys of a server: the keys in `--api-key`, and the keys in a file, which belong to tenants.
 
-    With `salts` each key of `--api-key` is a tenant too. An object without keys is false.
+    With `salts` each key in `--api-key` is a tenant too. An object without keys is falsy.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class ApiKeys:
         return self._tenants.has_priorities
 
     def is_valid(self, key: bytes) -> bool:
-        """True if `key` is one of the keys."""
+        """True if `key` is one of the server's keys."""
         is_plain, tenant = self._keys.is_valid(key), self._tenants.find(key)
         return is_plain or tenant is not None
 
@@ -136,13 +137,13 @@ class ApiKeys:
 
 
 class Tenants:
-    """The tenants of a file, by their keys. An object without tenants is false."""
+    """The tenants of a file, found by API key. An object without tenants is falsy."""
 
     def __init__(self, rules: Iterable[TenantRules] = ()) -> None:
         self._tenants = [(KeyRing(one.keys), Tenant(one)) for one in rules]
 
     def find(self, key: bytes) -> Tenant | None:
-        """Returns the tenant of a key. All keys are compared, as in `KeyRing`."""
+        """Returns the tenant of an API key. All keys are compared, in constant time, as in `KeyRing`."""
         found = [tenant for keys, tenant in self._tenants if keys.is_valid(key)]
         return found[0] if found else None
 
@@ -156,8 +157,9 @@ class Tenants:
 
 @cache
 def read_tenants(path: Path) -> Tenants:
-    """Returns the tenants of a file, one object per process, so that all its servers count together. Raises
-    `ConfigError`.
+    """Returns the tenants of a file; raises `ConfigError` for an invalid file.
+
+    The object is cached: all servers of a process share it, and so count usage together.
     """
     try:
         if not path.is_file():

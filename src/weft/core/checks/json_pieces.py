@@ -48,7 +48,7 @@ class JsonPieces:
         return data, _STRINGS.sub(b"", data)
 
     def _outside(self, data: bytes) -> bytes:
-        """Returns `data` from the end of a long string that began in an earlier piece; b"" if the string has not ended."""
+        """Returns `data` after the end of a long string from an earlier piece; b"" if the string has not ended."""
         end = _end(_REST, data)
         if data[end : end + 1] != b'"':
             self._carry = data[end:]  # a backslash whose second half comes with the next piece

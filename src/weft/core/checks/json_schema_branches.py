@@ -1,4 +1,4 @@
-"""Checks whether the branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
+"""Checks if the branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -131,7 +131,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the values in `const` or `enum` as JSON texts, with 1 and 1.0 alike; None if the schema lists no values."""
+    """Returns the values in `const` or `enum` as JSON texts, with 1 and 1.0 alike; None if none are listed."""
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     return frozenset(map(_shown, listed)) if isinstance(listed, list) else None
 

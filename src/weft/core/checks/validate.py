@@ -103,8 +103,7 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
-    """Raises `BadRequest` if the prompt is empty, exceeds the context or the KV pool, or has ids outside the
-    vocabulary.
+    """Raises `BadRequest` for a prompt that is empty, too long, or has ids outside the vocabulary.
 
     `num_new` is the number of tokens that must fit behind the prompt: 1, or 0 if the request generates no tokens.
     """
@@ -176,9 +175,7 @@ def validate_request_id(request_id: object) -> None:
 
 
 def validate_cache_salt(cache_salt: object) -> None:
-    """Raises `BadRequest` for an invalid cache salt, which separates a caller's cached prefixes from others; None: no
-    salt.
-    """
+    """Raises `BadRequest` for an invalid cache salt, which separates cached prefixes of callers; None means no salt."""
     if cache_salt is not None:
         check_label(
             "cache_salt", cache_salt, lambda s: s.isascii() and s.isprintable(), "printable ASCII"
@@ -320,9 +317,7 @@ def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Lim
 
 
 def _bias_id(key: object) -> object:
-    """Returns the token id in a decimal string, as JSON objects have string keys only; other keys are returned
-    unchanged.
-    """
+    """Returns the token id in a decimal string (JSON has only string keys); other keys are returned unchanged."""
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
         return int(key)
     return key
@@ -441,11 +436,7 @@ _RESOLVED_IF_GIVEN: Mapping[str, Callable[[Any, Limits], Any]] = {
 
 
 def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
-    """Raises `BadRequest` unless all token ids are ints of the vocabulary.
-
-    Only the type int is accepted: a bool, a float or a numpy scalar would change its meaning in messages between
-    processes.
-    """
+    """Raises `BadRequest` unless all token ids are ints (bools, floats and numpy scalars are not) of the vocabulary."""
     if not token_ids:
         return
     if set(map(type, token_ids)) != {int}:
@@ -472,10 +463,7 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raises `BadRequest` unless `value` is a number in [low, high], or in (low, high] with `above`.
-
-    NaN and bools are refused.
-    """
+    """Raises `BadRequest` unless `value` is a number in [low, high] (with `above`: (low, high]); NaN is not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
     # Written so that NaN, which compares false with everything, is refused.

@@ -21,13 +21,12 @@ DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
 # Limits of the queue protect servers from callers. A Python caller that holds all prompts in a list needs no limit.
 UNLIMITED_QUEUE = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
 DEFAULT_MAX_IMAGES = 16  # per prompt
-# Rows of a step that is sized by time: this many, halved until they fit into memory.
+# Maximum number of rows of a step whose size is limited by time; halved until the step fits into memory.
 MOST_ROWS = 2048
-# Faster than people read (docs/decisions/0058).
+# Output at this interval is faster than people read (docs/decisions/0058).
 DEFAULT_TARGET_ITL_MS = 100.0
-# Share of the free memory for weights and KV pool together; the rest is for the arrays of a step and for other
-# programs.
+# Share of the free memory for weights and KV pool together; the rest is for a step's arrays and for other programs.
 DEFAULT_MEMORY_SHARE = 0.8
-# Shorter than a reader notices; with many streams it saves most of the cost of sending tokens one by one
+# A delay too short to notice; with many streams it saves most of the cost of sending tokens one by one
 # (docs/decisions/0009).
 DEFAULT_STREAM_INTERVAL_MS = 25.0

@@ -1,4 +1,4 @@
-"""Settings for a number of engines that may change while they run."""
+"""Settings for servers whose number of engines may change at run time."""
 
 from typing import NoReturn
 
@@ -10,13 +10,13 @@ MAX_DRAIN_S = 86_400.0
 
 
 class ElasticConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of threads that all engines share, and the memory in bytes that one more engine takes."""
+    """Number of threads that all engines share, and bytes of memory that each additional engine takes."""
 
     num_threads: int
     engine_bytes: int
 
 
 def refuse_scaling() -> NoReturn:
-    """Raises `Unsupported`: the number of engines is fixed."""
+    """Raises `Unsupported`: the number of this server's engines is fixed."""
     reason = "the engine was started without --enable-elastic-ep"
     raise Unsupported(f"scale_elastic_ep is not supported: {reason}")

@@ -1,7 +1,7 @@
 """`EngineConfig`: the settings that an engine runs with, decided once from `EngineOptions`.
 
-`weft.engine.start.configure.resolve` makes it; every setting has a final value. Sizes are in tokens, blocks
-or bytes, as the name says.
+The function `weft.engine.start.configure.resolve` makes the config; every setting has a final value. Sizes are in
+tokens, blocks or bytes, as the name says.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ _MAX_LISTED = 20
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the served model. `model` is the name that the user gave; `vocab_size` is the width of the logits.
 
-    `dtype` is the type of most of the weights. A process that loads with `load_dtype` gets the same weights: "auto"
-    keeps the stored type of each.
+    `dtype` is the type of most of the weights. Another process that loads the model with `load_dtype` gets the same
+    weights: "auto" keeps the stored type of each tensor.
 
-    `eos_token_ids[0]` is the primary end-of-sequence id; an answer that ends with another one reports it as stop
-    reason.
+    `eos_token_ids[0]` is the primary end-of-sequence id; an answer that ends with another end-of-sequence id reports
+    this id as its stop reason.
     """
 
     model: str
@@ -61,12 +61,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def served_model_name(self) -> str:
-        """First of the names that the model is served under."""
+        """First of the names under which the model is served."""
         return self.served_model_names[0]
 
     def find_lora(self, name: str, loras: Mapping[str, LoRARequest]) -> LoRARequest | None:
-        """Returns the adapter with that name; None for a name of the model itself. Raises `NotFound` for an unknown
-        name.
+        """Returns the adapter with that name; None for a name of the served model itself.
+
+        Raises `NotFound` for an unknown name.
         """
         if name in self.served_model_names:
             return None
@@ -83,10 +84,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of a pooling model and the way it makes embeddings.
+    """Tasks of a pooling model, and settings of its embeddings.
 
-    `kinds` maps each task to the hidden states that it pools. `dimensions` are the lengths that an embedding of a
-    matryoshka model may be cut to; empty means any length. `prompt` is prepended to every text.
+    `kinds` maps each task to the kind of hidden states that it pools. `dimensions` are the allowed lengths of a
+    matryoshka model's shortened embeddings; empty means any length. `prompt` is prepended to every text.
     """
 
     kinds: dict[str, PoolingKind]
@@ -109,9 +110,9 @@ class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The compute backend: its name in `compute`, and its number of threads.
 
-    `quantization` is the format that linear layers are computed in: "int8", "int4", "stored" for the checkpoint's
-    quantized format, or None for the format of all other layers. `kv_cache_dtype` "int8" quantizes keys and values;
-    "auto" does not.
+    `quantization` is the number format in which linear layers are computed: "int8", "int4", "stored" for the
+    checkpoint's quantized format, or None for the format of all other layers. `kv_cache_dtype` "int8" quantizes keys
+    and values; "auto" does not.
     """
 
     compute: str
@@ -123,8 +124,8 @@ class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a step and of the queue. `policy` is "fcfs" or "priority".
 
-    Without `chunks_prompts` every prompt is computed in one step. A `target_itl_ms` above 0 also limits the size of
-    steps by the time that they take.
+    If `chunks_prompts` is False, every prompt is computed in one step. A `target_itl_ms` above 0 also limits the size
+    of a step by the time that the step takes.
     """
 
     max_num_seqs: int
@@ -138,7 +139,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum number of loaded adapters, and the highest rank of an adapter."""
+    """Maximum number of loaded LoRA adapters, and the maximum rank of an adapter."""
 
     max_loras: int
     max_lora_rank: int
@@ -147,9 +148,10 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one engine. `pooler_config` is None for a model that generates text.
 
-    With `structured_outputs_in_reasoning` grammars apply from the first token on, reasoning included. Without a
-    `lora_config` there are no adapters. A stream emits at most once per `stream_interval_ms`; with 0, after every
-    step. A single engine has no rank. If there are several API servers, their sockets are in `api_server_directory`.
+    With `structured_outputs_in_reasoning` grammars apply from the first token on, also to reasoning. If `lora_config`
+    is None, the engine serves no adapters. A stream emits at most one output per `stream_interval_ms`; with 0, one
+    output after every step. A single engine has no rank. If there are several API servers, their sockets are in the
+    directory `api_server_directory`.
     """
 
     model_config: ModelConfig
@@ -179,11 +181,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_parallel_size > 1 or self.elastic_config is not None
 
     def of_rank(self, rank: int) -> "EngineConfig":
-        """Returns the configuration of one of several engines; a single engine has no rank."""
+        """Returns the configuration of the engine with this rank; a single engine has no rank."""
         return msgspec.structs.replace(self, data_parallel_rank=rank) if self.has_ranks else self
 
     def of_size(self, size: int) -> "EngineConfig":
-        """Returns the configuration for `size` engines, each with its share of the threads."""
+        """Returns the configuration for `size` engines, each with an equal share of the threads."""
         assert self.elastic_config is not None
         assert self.compute_config is not None
         num_threads = self.elastic_config.num_threads // size

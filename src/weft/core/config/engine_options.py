@@ -1,4 +1,4 @@
-"""Options of one engine as the user gives them; `weft.core.config` has the resolved settings."""
+"""Options of one engine as the user gives them; `weft.core.config.engine` has the settings resolved from them."""
 
 from typing import Annotated, Any, Literal
 

@@ -12,7 +12,7 @@ class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
     hf_overrides: dict[str, Any] = {}
     generation_config: str = "auto"
     override_generation_config: dict[str, Any] = {}
-    weight_format: str = "auto"  # no replacement: the format that the files must have
+    weight_format: str = "auto"  # "auto": the format that the model's files have
 
 
 NO_OVERRIDES = FileOverrides()

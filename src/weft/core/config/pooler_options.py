@@ -4,9 +4,9 @@ import msgspec
 
 
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a pooling model that override its files.
+    """Settings of a pooling model that override the settings in its files.
 
-    With `enable_chunked_processing` longer texts are embedded in chunks over HTTP, up to `max_embed_len` tokens.
+    With `enable_chunked_processing`, HTTP endpoints embed longer texts in chunks, up to `max_embed_len` tokens.
     """
 
     pooling_type: str | None = None

@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("1Gi", "500m") and Go durations ("1m30s") as configuration spells them."""
+"""Parses Kubernetes quantities ("1Gi", "500m") and Go durations ("1m30s") in configuration files."""
 
 import re
 from decimal import Decimal
@@ -22,7 +22,7 @@ _PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h
 
 
 def parse_quantity(value: str | int | float) -> int:
-    """A whole number of units, fractions rounded up; raises `ValueError`."""
+    """Returns the quantity as a whole number of units, fractions rounded up; raises `ValueError`."""
     match = _QUANTITY.fullmatch(str(value))
     if match is None:
         raise ValueError(f"must be a quantity such as 500, 10k or 1Gi, got {value!r}")
@@ -35,14 +35,14 @@ def parse_quantity(value: str | int | float) -> int:
 
 
 def check_positive(**durations: str) -> None:
-    """Raises `ValueError` for a time that is not above 0; keys are spelled as in the file."""
+    """Raises `ValueError` for a duration that is not above 0; argument names are the keys of the configuration file."""
     for key, text in durations.items():
         if parse_duration_s(text) <= 0:
             raise ValueError(f"{key} must be more than 0, got {text!r}")
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds; raises `ValueError`."""
+    """Returns the duration in seconds; raises `ValueError` for an invalid text."""
     if text == "0":
         return 0.0
     sign, rest = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))

@@ -17,7 +17,7 @@ DEFAULT_RPC_PORT = 29550
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """Options of the user, beside `EngineOptions.data_parallel_size`, which counts all ranks."""
+    """Options of the user about ranks. `EngineOptions.data_parallel_size` is the number of ranks on all machines."""
 
     data_parallel_rank: Annotated[
         int | None,
@@ -81,7 +81,7 @@ class RankOptions:
 
 
 class LinkConfig(msgspec.Struct, frozen=True):
-    """Address on which a head listens for its nodes, and the file with the secret that they share."""
+    """Address on which a head node listens for its nodes, and the file with the secret that head and nodes share."""
 
     host: str
     port: int
@@ -89,7 +89,10 @@ class LinkConfig(msgspec.Struct, frozen=True):
 
 
 class RanksConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks of this machine, from `start` on. A head and its nodes have a `link` to each other."""
+    """Data-parallel ranks of this machine: `num_local` ranks from `start` on.
+
+    `link` is the connection between a head node and its nodes.
+    """
 
     start: int
     num_local: int
@@ -118,11 +121,12 @@ def is_head(config: "EngineConfig") -> bool:
 
 
 def read_ranks(given: RankOptions, size: int) -> RanksConfig | None:
-    """Returns the ranks of this machine; None if all ranks run here. `ConfigError` names options that exclude each
-    other.
+    """Returns the ranks of this machine; None if all ranks run on this machine.
+
+    Raises a `ConfigError` that names the options for options that exclude each other.
     """
     _check_together(given)
-    if size < 1:  # the check of all sizes refuses this later, by name
+    if size < 1:  # the check of all sizes refuses this value later, with the option's name
         return None
     found = _find(given, size)
     if given.data_parallel_secret_file is not None and (found is None or found.link is None):

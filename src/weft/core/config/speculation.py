@@ -4,11 +4,11 @@ import msgspec
 
 
 class DraftModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The draft model: what locates it, as in `ModelConfig`, and its memory.
+    """The draft model: name, revision and dtype to load it, as in `ModelConfig`, and the memory that it takes.
 
-    The draft model is computed like the main model, except for the quantization of linear layers. Beyond
-    `max_model_len` tokens it drafts nothing. `is_mtp`: the draft model is the main model's own head for multi-token
-    prediction.
+    The draft model is computed like the main model, except for the quantization of linear layers. For sequences longer
+    than `max_model_len` tokens the draft model drafts nothing. `is_mtp`: the draft model is the main model's own head
+    for multi-token prediction.
     """
 
     model: str
@@ -23,12 +23,12 @@ class DraftModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Speculative decoding: at most `num_speculative_tokens` draft tokens per step.
+    """Speculative decoding with at most `num_speculative_tokens` draft tokens per step.
 
-    "ngram" continues an earlier place in the text that ends with the same `prompt_lookup_max` to `prompt_lookup_min`
-    tokens; "draft_model" uses the draft model `draft`, and "mtp" a head of the main model itself. With `recomputes`
-    the states of recurrent layers stop before the draft tokens, and accepted ones are computed once more in the next
-    step.
+    The method "ngram" searches the sequence for an earlier place with the same last `prompt_lookup_max` to
+    `prompt_lookup_min` tokens, and drafts the tokens that follow this place. "draft_model" uses the draft model
+    `draft`, and "mtp" a head of the main model itself. With `recomputes` the states of recurrent layers stop before the
+    draft tokens, and the next step computes accepted draft tokens once more.
     """
 
     method: str

@@ -1,1 +1,1 @@
-"""Logs, metrics, spans and progress. Every series of the engine is declared here."""
+"""Logs, metrics, spans and progress. All metric series of the engine are declared in this package."""

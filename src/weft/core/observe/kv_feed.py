@@ -1,4 +1,4 @@
-"""`KvEventFeed`: buffers the last changes of the prefix cache, for subscribers that start late or fall behind."""
+"""`KvEventFeed`: buffers the latest changes of the prefix cache, for subscribers that start late or fall behind."""
 
 import asyncio
 import time
@@ -10,16 +10,16 @@ import msgspec
 from weft.core.errors import Overloaded
 from weft.core.values.types import KvEvent, KvEventBatch
 
-MAX_BUFFERED_BATCHES = 10_000  # what vLLM's publisher buffers for replay
+MAX_BUFFERED_BATCHES = 10_000  # vLLM's publisher buffers as many batches for replay
 # A batch holds up to one step's tokens: ten thousand batches of large steps would take gigabytes.
 MAX_BUFFERED_BYTES = 16 << 20
 
 
 class KvEventFeed:
-    """A ring of batches with its subscribers; belongs to one event loop.
+    """A ring buffer of event batches, with its subscribers; belongs to one event loop.
 
-    A subscriber holds nothing but a position in the ring, so the ring's bounds limit the memory of all. Batches are
-    stored as bytes: ten thousand batches of short prompts took 65 MiB as objects, and take 5 MiB as bytes.
+    A subscriber stores only a position in the ring, so the bounds of the ring limit the memory of all subscribers.
+    Batches are stored as bytes: ten thousand batches of short prompts took 65 MiB as objects, and take 5 MiB as bytes.
     """
 
     def __init__(self, max_batches: int = MAX_BUFFERED_BATCHES) -> None:
@@ -33,7 +33,7 @@ class KvEventFeed:
         self._decoder = msgspec.msgpack.Decoder(KvEventBatch)
 
     def publish(self, batch: KvEventBatch) -> None:
-        """Buffers a batch for every subscriber; never waits."""
+        """Buffers a batch for every subscriber, without waiting."""
         encoded = self._encoder.encode(batch)
         self._buffer.append(encoded)
         self._num_buffered_bytes += len(encoded)
@@ -45,7 +45,7 @@ class KvEventFeed:
         self._wake()
 
     def publish_next(self, events: list[KvEvent], rank: int) -> KvEventBatch:
-        """Publishes changes in a rank as the batch with the next sequence number, and returns the batch."""
+        """Publishes cache changes of a rank as the batch with the next sequence number, and returns the batch."""
         batch = KvEventBatch(
             sequence_number=self._num_published,
             timestamp=time.time(),
@@ -56,16 +56,16 @@ class KvEventFeed:
         return batch
 
     def close(self, error: BaseException) -> None:
-        """Ends every subscription with `error` after the buffered batches."""
+        """Ends every subscription with `error`, after the buffered batches."""
         self._error = error
         self._wake()
 
     async def subscribe(
         self, start_sequence_number: int | None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yields buffered batches from `start_sequence_number` on (None: none of them), then new ones.
+        """Yields buffered batches from `start_sequence_number` on (None: no buffered batches), then new batches.
 
-        Raises `Overloaded` if the next batch has been dropped from the buffer.
+        Raises `Overloaded` if the next batch is no longer in the buffer.
         """
         place = self._num_published if start_sequence_number is None else self._first
         while True:
@@ -88,13 +88,16 @@ class KvEventFeed:
                 self._waiting.discard(woken)
 
     def buffered(self, start_sequence_number: int, max_batches: int) -> Iterator[KvEventBatch]:
-        """Yields those of the last `max_batches` batches that are still buffered, from `start_sequence_number` on.
-        Other tasks may publish during the iteration: a batch that is dropped from the buffer before the iteration
-        reaches it is missing.
+        """Yields the last `max_batches` batches that are still buffered and not older than `start_sequence_number`.
+
+        Other tasks may publish during the iteration: a batch that the buffer drops before the iteration reaches it is
+        missing.
         """
         end = self._num_published
         place = max(self._first, end - max_batches)
-        if self._buffer:  # numbers have no gaps: batches before the start need not be decoded
+        if (
+            self._buffer
+        ):  # sequence numbers have no gaps: batches before the start need not be decoded
             oldest = self._decoder.decode(self._buffer[0]).sequence_number
             place = max(place, self._first + start_sequence_number - oldest)
         while (place := max(place, self._first)) < end:
@@ -103,7 +106,7 @@ class KvEventFeed:
 
     @property
     def _first(self) -> int:
-        """Position of the oldest batch in the buffer."""
+        """Position of the oldest buffered batch, counted from the first batch ever published."""
         return self._num_published - len(self._buffer)
 
     def _wake(self) -> None:

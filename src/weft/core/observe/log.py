@@ -14,16 +14,14 @@ from weft.core.observe.tracing import trace_id_of
 LogFormat = Literal["text", "json"]
 
 _ROOT = "weft"
-# The request that a task works for: its id and its `traceparent`. Tasks that this task starts inherit the value.
+# Id and `traceparent` of the request that the current task works for. Tasks that this task starts inherit the value.
 REQUEST: Final[ContextVar[tuple[str, str | None] | None]] = ContextVar("request", default=None)
 
 
 def of_request(
     request_id: str, trace_headers: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str | None]]:
-    """Returns `extra` for a log record about a request that no task of this process works for, as in an engine's
-    step.
-    """
+    """Returns `extra` for a log record about a request, for code outside the request's task, as in an engine's step."""
     return {"request": (request_id, (trace_headers or {}).get("traceparent"))}
 
 
@@ -33,7 +31,9 @@ class _TerminalFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one JSON object per line; records of a request have its id and trace id, if any."""
+    """Formats each record as one JSON object per line, with the request's id and trace id if the record is about a
+    request.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(
     level: str | int, stream: TextIO | None = None, log_format: LogFormat = "text"
 ) -> None:
-    """Sends Weft's logs from `level` up, and warnings of libraries, to `stream`."""
+    """Sends Weft's log records from `level` up, and warnings of libraries, to `stream`."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     if log_format == "json":
@@ -66,7 +66,8 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    # A caller would fill the log: it warns of each malformed form, and the caller gets the same sentence with 400.
+    # A caller could fill the log: this library warns of each malformed form, and the caller gets the same sentence with
+    # 400.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger(_ROOT).setLevel(level.upper() if isinstance(level, str) else level)
     # A full disk behind the log must not stop the service, nor print a traceback for each line.
@@ -74,6 +75,6 @@ def configure_logging(
 
 
 def log_format() -> LogFormat:
-    """Returns the log format of this process, for processes that it starts."""
+    """Returns the log format of this process, which passes it on to processes that it starts."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(one.formatter, JsonFormatter) for one in handlers) else "text"

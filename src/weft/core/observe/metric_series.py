@@ -1,8 +1,7 @@
 """The engine's Prometheus series; names, types, labels and buckets are exactly those of vLLM.
 
-Series about contents and losses of the second tier, about prompts sent to other engines, and about experts have no
-counterpart in vLLM. Dashboards and pickers rely on these names; `docs/reference/metrics.md` is generated from this
-table.
+Some series have no counterpart in vLLM: content and losses of the second tier, prompts sent to other engines, load of
+experts. Dashboards and pickers rely on these names; `docs/reference/metrics.md` is generated from this table.
 """
 
 from dataclasses import dataclass
@@ -10,9 +9,12 @@ from enum import StrEnum
 from typing import Final
 
 PREFIX: Final = "vllm:"
-# Bound on label values, which callers may choose: the metrics page must stay readable.
+# Limits the length of label values, which callers may choose, so that the metrics page stays readable.
 MAX_LABEL_CHARS: Final = 256
-ENGINE_LABELS: Final = ("model_name", "engine")  # on every series, before its own
+ENGINE_LABELS: Final = (
+    "model_name",
+    "engine",
+)  # labels of every series, before the series' own labels
 
 
 class Kind(StrEnum):
@@ -25,8 +27,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric family. A histogram without `buckets` counts tokens: 1, 2, 5, 10 ... up to the model's context
-    length.
+    """A metric family.
+
+    A histogram with `buckets` None counts tokens, in buckets 1, 2, 5, 10 ... up to the context length.
     """
 
     name: str
@@ -38,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class OlderName:
-    """A former name of a series, in versions of vLLM up to `last_version`."""
+    """A former name of a series, which vLLM had up to `last_version`."""
 
     name: str
     current: str
@@ -252,7 +255,7 @@ OLDER_NAMES: Final = (
     OlderName("time_per_output_token_seconds", "inter_token_latency_seconds", (0, 11)),
 )
 
-# Series of vLLM that Weft lacks, each with the reason.
+# Series of vLLM that Weft lacks, each with the reason for its absence.
 ABSENT: Final = {
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
         "Weft does not sample block lifetimes (--kv-cache-metrics)"

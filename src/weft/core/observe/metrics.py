@@ -1,7 +1,7 @@
 """`Metrics`: the registry behind `/metrics`, with the metrics of each engine.
 
-An engine's metrics are plain numbers, which its client updates on the event loop. They become Prometheus families
-only when scraped: a step or a request costs a few additions.
+An engine's metrics are plain numbers, which the engine's client updates on the event loop. They become Prometheus
+families only when scraped, so that a step or a request costs only a few additions.
 """
 
 import re
@@ -38,20 +38,20 @@ from weft.core.values.types import EngineLoad, FinishReason
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Values of one series, one for each combination of its own labels.
+# Values of one series, one for each combination of the series' own labels.
 Values = Iterable[tuple[tuple[str, ...], float]]
 
 # Returns the maximum number of adapters, the adapters of running requests, and those of waiting requests.
 LoraUsage = Callable[[], tuple[int, list[str], list[str]]]
 
-_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by sleep level
 
 
 class EngineMetrics:
     """Metrics of one engine; made by `Metrics.add_engine`. `clock` is monotonic, in seconds.
 
-    An engine behind another server reports neither load nor steps; its series about these have no samples. With a
-    `tracer` requests have spans too: `traces`.
+    An engine behind another server reports neither load nor steps, so its series about these have no samples. With a
+    `tracer`, requests have spans too, in `traces`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class EngineMetrics:
         self._lora_usage = lora_usage
 
     def take_step(self, stats: StepStats, load: EngineLoad) -> None:
-        """Adds the engine's report of a step."""
+        """Adds the engine's statistics and load after a step."""
         self.stats = stats
         self.load = load
         if stats.num_computed_tokens:
@@ -143,11 +143,11 @@ class EngineMetrics:
         self._num_generated_tokens += num_generated_tokens
 
     def tally(self, series: Series) -> Tally:
-        """Returns the numbers of a histogram."""
+        """Returns the tally of a histogram series."""
         return self._tallies[series.name]
 
     def values(self) -> dict[str, Values]:
-        """Returns the values of every counter and gauge, by series."""
+        """Returns the values of every counter and gauge, by name of the series."""
         num_prompt = self._num_prompt_tokens + self.stats.total_prompt_tokens
         num_generated = self._num_generated_tokens + self.stats.total_generated_tokens
         counters: dict[str, Values] = {
@@ -158,7 +158,7 @@ class EngineMetrics:
         return counters | (self._own_values(self.load) if self.load is not None else {})
 
     def _own_values(self, load: EngineLoad) -> dict[str, Values]:
-        """Returns values that only a local engine reports."""
+        """Returns the values of the series that only an engine of this process reports."""
         stats = self.stats
         own: dict[str, Values] = {
             "num_requests_running": [((), load.num_running)],
@@ -185,7 +185,7 @@ class EngineMetrics:
         return own | self._draft_values(stats) | self._tier_values(stats.tier or TierStats())
 
     def _transfer_values(self, transfer: TransferStats) -> dict[str, Values]:
-        """Returns values of KV transfer; empty without a KV transfer configuration."""
+        """Returns the values of the series about KV transfer; empty without a KV transfer configuration."""
         if not self._has_transfers:
             return {}
         return {
@@ -199,7 +199,7 @@ class EngineMetrics:
         }
 
     def _tier_values(self, tier: TierStats) -> dict[str, Values]:
-        """Returns values of the second tier; empty without a second tier."""
+        """Returns the values of the series about the second tier; empty without a second tier."""
         if self._offloading is None:
             return {}
         pool, medium = Medium.POOL, self._offloading.medium
@@ -219,7 +219,7 @@ class EngineMetrics:
         }
 
     def _draft_values(self, stats: StepStats) -> dict[str, Values]:
-        """Returns values of speculative decoding; empty without it."""
+        """Returns the values of the series about speculative decoding; empty without speculative decoding."""
         if not self._max_drafted:
             return {}
         missing = [0] * (self._max_drafted - len(stats.total_accepted_at))
@@ -232,16 +232,16 @@ class EngineMetrics:
         }
 
     def _lora_labels(self) -> tuple[str, ...]:
-        """Returns label values in the order of `LORA_LABELS`."""
+        """Returns the label values of the adapter series, in the order of `LORA_LABELS`."""
         max_loras, running, waiting = self._lora_usage()
         return (str(max_loras), ",".join(running), ",".join(waiting))
 
 
 class Metrics:
-    """Metrics of a server, one object per server. `registry` may hold other series too.
+    """Metrics of a server, one object per server. `registry` may have other series too.
 
     `hidden_for`, such as "0.11", also shows the older names that this version of vLLM still had. With a `tracer` the
-    requests of the engines are traced.
+    engines' requests are traced.
     """
 
     def __init__(
@@ -270,10 +270,11 @@ class Metrics:
         *,
         is_remote: bool = False,
     ) -> EngineMetrics:
-        """Returns the metrics of a new engine, from zero; they replace those of a former engine with the same rank.
+        """Returns the metrics of a new engine, all zero; they replace the metrics of a former engine with the same
+        rank.
 
-        The `engine` label is the rank, or else the number of engines before it. With `is_remote` the other server
-        traces the requests.
+        The `engine` label is the rank; without a rank, the number of engines added before. With `is_remote` the remote
+        server traces the requests, and this process does not.
         """
         rank = config.data_parallel_rank
         place = len(self._engines) if rank is None else rank
@@ -284,7 +285,7 @@ class Metrics:
         return made
 
     def remove_engine(self, rank: int) -> None:
-        """Removes the metrics of an engine that has left."""
+        """Removes the metrics of an engine that has left the server."""
         self._end_traces(rank)
         self._engines.pop(rank, None)
 
@@ -298,7 +299,7 @@ class Metrics:
             engine.traces.flush()
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every family of every engine, for the registry; nothing without an engine."""
+        """Yields every metric family of every engine, for the registry; yields nothing without an engine."""
         if not self._engines:
             return
         values = [engine.values() for engine in self._engines.values()]
@@ -307,7 +308,7 @@ class Metrics:
                 yield self._family(series, PREFIX + name, values)
 
     def describe(self) -> Iterator[Metric]:
-        """Yields the same as `collect`, which is empty before there is an engine, and cheap afterwards."""
+        """Yields the same as `collect`: nothing before the first engine is added; afterwards the call is cheap."""
         return self.collect()
 
     def _family(self, series: Series, name: str, values: list[dict[str, Values]]) -> Metric:
@@ -336,7 +337,7 @@ def expose(registry: CollectorRegistry) -> bytes:
 
 
 def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
-    """Returns label values in the order of `CACHE_CONFIG_LABELS`."""
+    """Returns the label values of the cache configuration, in the order of `CACHE_CONFIG_LABELS`."""
     return (
         str(cache.block_size),
         str(cache.num_blocks),
@@ -348,7 +349,7 @@ def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
 
 
 def _older_names(version: str | None) -> dict[str, list[str]]:
-    """Returns the names that a version of vLLM still had, by current name."""
+    """Returns the older names that a version of vLLM still had, by current name."""
     if version is None:
         return {}
     match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})(?:\.\d{1,4})?", version)

@@ -1,4 +1,4 @@
-"""`ObservedRequest`: measures one request for the metrics, from its arrival to the end of its last answer."""
+"""`ObservedRequest`: measures one request for the metrics, from its arrival until its last answer has ended."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,11 +8,14 @@ from weft.core.errors import Code, WeftError
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
 
-_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # failures of an engine, not of a request
+_FAILURES = (
+    Code.INTERNAL,
+    Code.UNAVAILABLE,
+)  # codes of errors that count as failures of an engine, not of a request
 
 
 class ObservedRequest:
-    """Measures a checked request; made when the request is sent to the engine. Each answer ends once."""
+    """Measures a checked request, from the time at which it is sent to the engine. Each answer ends at most once."""
 
     __slots__ = (
         "_arrived_at",
@@ -58,8 +61,9 @@ class ObservedRequest:
             self._end(index, num_tokens, reason)
 
     def end_trace(self, *, is_in_engine: bool) -> None:
-        """Ends the trace when no answer continues; with `is_in_engine` the engine will still report times of each
-        answer.
+        """Ends the trace of a request whose answers have all ended.
+
+        With `is_in_engine` the engine will still report the times of each answer.
         """
         if self._trace is not None:
             assert self._metrics.traces is not None
@@ -80,18 +84,18 @@ class ObservedRequest:
 
 
 class RemoteRequest:
-    """Measures a request of an engine that reports only outputs: tokens are counted from the outputs."""
+    """Measures a request for an engine that reports no token counts: tokens are counted from the outputs."""
 
     def __init__(self, metrics: EngineMetrics, request: Request) -> None:
         self._metrics = metrics
         self._request = request
-        self._observed: ObservedRequest | None = None  # until the server has answered
+        self._observed: ObservedRequest | None = None  # None until the server has sent an output
         self._num_tokens: dict[int, int] = {}
         self._last_at: dict[int, float] = {}
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Wraps the reading of the outputs, and ends all open answers however the reading ends.
+        """Context manager around the reading of the outputs; ends all open answers however the reading ends.
 
         A request that the server refused before any output was never accepted, and is not counted.
         """
@@ -109,7 +113,7 @@ class RemoteRequest:
             raise
 
     def take(self, output: RequestOutput) -> None:
-        """Records an output of the server."""
+        """Records an output that the server sent."""
         observed = self._accepted()
         now = self._metrics.clock()
         is_delta = self._request.params.output_kind is OutputKind.DELTA
@@ -137,7 +141,8 @@ class RemoteRequest:
             len(self._request.prompt_token_ids) if is_first else 0, num_tokens
         )
         if not is_first:
-            # A server with a stream interval sends several tokens together that were generated one after the other.
+            # A server with a stream interval sends several tokens together, although it generated them one after the
+            # other.
             gap_s = (now - self._last_at[index]) / num_tokens
             self._metrics.inter_token.add(gap_s, num_tokens)
         self._last_at[index] = now

@@ -1,8 +1,8 @@
-"""Exports spans to an OTLP collector, with OpenTelemetry's own sampler, batches and exporters (weft-serve[otel]).
+"""Exports spans to an OTLP collector, with OpenTelemetry's own sampler, batching and exporters (weft-serve[otel]).
 
 OpenTelemetry's packages read all `OTEL_` variables about sampling, resource, batches and exporters. A slow or dead
-collector does not slow requests down: at most `OTEL_BSP_MAX_QUEUE_SIZE` spans wait for it; further spans are dropped
-and counted.
+collector does not slow requests down: at most `OTEL_BSP_MAX_QUEUE_SIZE` spans wait for the collector; further spans are
+dropped and counted.
 """
 
 import logging
@@ -50,7 +50,10 @@ _UNSET: Final = Status(StatusCode.UNSET)
 
 
 class OtlpTracer(Tracer):
-    """Tracer that exports spans; made by `open_tracer`. `num_exported`, `num_failed` and `num_dropped` count spans."""
+    """A tracer that exports spans; made by `open_tracer`.
+
+    `num_exported`, `num_failed` and `num_dropped` count spans.
+    """
 
     def __init__(self, provider: TracerProvider, exporter: SpanExporter, max_queue: int) -> None:
         super().__init__(self._is_sampled, self._take)
@@ -75,11 +78,11 @@ class OtlpTracer(Tracer):
 
     @property
     def series(self) -> "SpanSeries":
-        """Span counters, for a registry."""
+        """Counters of spans, for a metrics registry."""
         return SpanSeries(self)
 
     def close(self) -> None:
-        """Exports the remaining spans within a short time limit. Called when nothing is traced any more."""
+        """Exports the remaining spans, within a short time limit. Called after the last request."""
         super().close()
         # The provider's own time limit is 30 s, too long for a server to exit; a thread lets this call return earlier.
         closing = threading.Thread(target=self._provider.shutdown, name="weft-otlp", daemon=True)
@@ -87,7 +90,7 @@ class OtlpTracer(Tracer):
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the trace collector does not answer: the last spans are lost")
-            self._exporter.shutdown()  # ends the exporter's retries, and with them both threads
+            self._exporter.shutdown()  # ends the exporter's retries, and so both threads
 
     def _is_sampled(self, name: str, trace_id: int, parent: Parent | None) -> bool:
         context = None
@@ -120,7 +123,7 @@ class OtlpTracer(Tracer):
 
 
 class _OneResource(Resource):
-    """A resource compared by identity: its attributes would otherwise be hashed again for every exported span."""
+    """A resource compared by identity: otherwise its attributes would be hashed again for every exported span."""
 
     def __hash__(self) -> int:
         return id(self)
@@ -130,7 +133,7 @@ class _OneResource(Resource):
 
 
 class _CountingExporter(SpanExporter):
-    """Exporter that counts spans. Runs on the processor's thread."""
+    """A span exporter that counts exported and failed spans. Runs on the thread of OpenTelemetry's batch processor."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -140,7 +143,7 @@ class _CountingExporter(SpanExporter):
 
     @property
     def num_seen(self) -> int:
-        """Number of spans that no longer wait."""
+        """Number of spans that have left the queue: exported and failed ones."""
         return self.num_exported + self.num_failed
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -164,7 +167,7 @@ class _CountingExporter(SpanExporter):
 
 
 class SpanSeries(Collector):
-    """Counters of exported, failed and dropped spans under OpenTelemetry's own names, for a registry."""
+    """Counters of exported, failed and dropped spans under OpenTelemetry's own names, for a metrics registry."""
 
     def __init__(self, tracer: OtlpTracer) -> None:
         self._tracer = tracer
@@ -188,7 +191,7 @@ class SpanSeries(Collector):
 
 
 def open_tracer(service: str, endpoint: str | None) -> OtlpTracer | None:
-    """Returns a tracer for this service that exports to `endpoint`, or to the endpoint in the environment.
+    """Returns a tracer for the program `service` that exports to `endpoint`, or to the endpoint in the environment.
 
     Returns None if `OTEL_SDK_DISABLED` is set. Raises `ConfigError` for invalid environment variables.
     """

@@ -1,4 +1,4 @@
-"""Progress of a start: one object, which displays read again and again."""
+"""Progress of a server's start: one object, which displays read repeatedly."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,10 @@ from weft.core.observe.readable import format_bytes, format_left
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Loaded bytes and total bytes; rate and time left are known once some bytes were measured."""
+    """Loaded bytes and total bytes.
+
+    `bytes_per_second` and `seconds_left` are known once some bytes have been loaded.
+    """
 
     loaded_bytes: int
     total_bytes: int
@@ -18,7 +21,10 @@ class Loading:
 
 
 class Progress:
-    """Progress of one start. One thread at a time writes it. `fraction` is that of the whole start, 0 to 1."""
+    """Progress of one start. One thread at a time writes the progress.
+
+    `fraction` is the done part of the start, 0 to 1.
+    """
 
     def __init__(
         self, started: float | None = None, clock: Callable[[], float] = time.monotonic
@@ -26,8 +32,8 @@ class Progress:
         self._clock = clock
         self._started = clock() if started is None else started
         self._ended: float | None = None
-        self._first: tuple[float, int] | None = None  # time and bytes of the first report
-        self._share = (0.0, 1.0)  # fractions of the whole at which this phase begins and ends
+        self._first: tuple[float, int] | None = None  # time and loaded bytes at the first report
+        self._share = (0.0, 1.0)  # fractions of the whole start at which this phase begins and ends
         self.phase = "starting"
         self._phase_started = self._started
         self.fraction = 0.0
@@ -62,11 +68,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the start took, or has taken so far."""
+        """Seconds that the start took; before its end, seconds since its begin."""
         return (self._clock() if self._ended is None else self._ended) - self._started
 
     def describe(self) -> str:
-        """Returns the phase with its bytes, or with its duration, as text."""
+        """Returns the current phase, with its bytes or its duration, as text."""
         loading = self.loading
         if loading is None:
             return f"{self.phase}, {self._clock() - self._phase_started:.1f} s"

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def progress_bar(total: int, *, is_wanted: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function to call when one of `total` items is done, from any thread. The bar is on stderr."""
+    """Yields a function to call, from any thread, whenever one of `total` items is done. The bar is shown on stderr."""
     console = Console(stderr=True)
     columns = (
         TextColumn("Prompts"),

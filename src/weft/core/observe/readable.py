@@ -1,4 +1,4 @@
-"""Formats of numbers for people."""
+"""Formats numbers for people."""
 
 
 def format_bytes(num_bytes: int) -> str:

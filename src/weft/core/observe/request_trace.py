@@ -1,7 +1,7 @@
-"""The engine's part of a trace: the span `llm_request`, as in vLLM, with child spans queue, prefill and decode.
+"""The engine's part of a trace: the span `llm_request`, as in vLLM, with the child spans queue, prefill and decode.
 
-The engine reports the duration of each phase when a sequence has ended. For the client a request may end earlier, as
-with a stop string. The span is exported when both have ended.
+The engine reports the duration of each phase when a sequence has ended. For the client a request may end earlier, for
+example at a stop string. The span is exported when the request has ended for both.
 """
 
 import time
@@ -18,7 +18,7 @@ _FAILED: Final = (FinishReason.ABORT, FinishReason.ERROR)
 
 
 class RequestTrace:
-    """Trace of one request in the engine. Ends once."""
+    """Trace of one request in the engine. A trace ends once."""
 
     def __init__(self, span: Span, request: Request, clock: Callable[[], float]) -> None:
         self.engine_id = request.engine_id
@@ -34,28 +34,28 @@ class RequestTrace:
 
     @property
     def is_whole(self) -> bool:
-        """True if the engine has reported times of every answer."""
+        """True if the engine has reported the times of every answer."""
         return len(self._times) >= self._request.params.n
 
     def has_first_token(self, latency_s: float) -> None:
-        """Records the time to first token, of the first answer that has one."""
+        """Records the time to first token; only the first call for a request counts."""
         if "gen_ai.latency.time_to_first_token" not in self._span.attributes:
             self._span.set("gen_ai.latency.time_to_first_token", latency_s)
 
     def end_answer(self, num_tokens: int, reason: FinishReason) -> None:
-        """Records the end of an answer, as its reader sees it."""
+        """Records the end of an answer, as its reader sees the end."""
         self._num_output_tokens += num_tokens
         self._reasons.append(reason)
 
     def end(self) -> None:
-        """Records the end of all answers."""
+        """Records that all answers have ended."""
         self._ended_ns = time.time_ns()
         failed = next((reason for reason in self._reasons if reason in _FAILED), None)
         if failed is not None:
             self._span.fail("aborted" if failed is FinishReason.ABORT else "failed")
 
     def take(self, times: SequenceTimes) -> None:
-        """Records the engine's times of one answer."""
+        """Records the times that the engine measured for one answer, as child spans."""
         self._times.append(times)
         span, at_ns = self._span, self._span.started_ns
         decode_s = None if self._request.pooling is not None else times.decode_s
@@ -100,14 +100,14 @@ class RequestTrace:
 
 
 class RequestTraces:
-    """Traces of one engine's requests."""
+    """Traces of the requests of one engine."""
 
     def __init__(self, tracer: Tracer, model: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
         self._model = model
         self._clock = clock
         self._open: dict[str, RequestTrace] = {}
-        # Traces that have ended for their readers and wait for the engine's times; oldest first.
+        # Traces that have ended for their readers and wait for the engine's times; the oldest is first.
         self._over: dict[str, RequestTrace] = {}
 
     def begin(self, request: Request) -> RequestTrace | None:
@@ -122,7 +122,7 @@ class RequestTraces:
         return trace
 
     def take(self, times: SequenceTimes) -> None:
-        """Records the engine's times of a sequence whose request has a trace."""
+        """Records the engine's times of a sequence, if its request has a trace."""
         assert times.engine_id is not None
         trace = self._open.get(times.engine_id) or self._over.get(times.engine_id)
         if trace is None:
@@ -132,7 +132,10 @@ class RequestTraces:
             trace.export()
 
     def end(self, trace: RequestTrace, *, is_in_engine: bool) -> None:
-        """Ends a trace for the request's reader; with `is_in_engine` the engine will still report times."""
+        """Ends a trace when the reader's request has ended.
+
+        With `is_in_engine` the trace is exported later, when the engine has reported its times.
+        """
         if self._open.pop(trace.engine_id, None) is None:
             return
         trace.end()
@@ -144,6 +147,6 @@ class RequestTraces:
             self._over.pop(next(iter(self._over))).export()
 
     def flush(self) -> None:
-        """Exports all waiting traces: the engine reports nothing any more."""
+        """Exports all waiting traces; called when the engine reports no more times."""
         while self._over:
             self._over.popitem()[1].export()

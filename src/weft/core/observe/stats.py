@@ -1,4 +1,4 @@
-"""Statistics that an engine reports for metrics and the log: counts and durations, but no times of day.
+"""Statistics that an engine reports for metrics and the log: counts and durations, but no timestamps.
 
 Clocks differ between processes, so the engine subtracts its own timestamps and sends the differences.
 """
@@ -7,10 +7,10 @@ import msgspec
 
 
 class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Times of one sequence that has ended. An interval that never closed is None.
+    """Times of one sequence that has ended. The duration of a phase that has not ended is None.
 
     Queue time lasts until the first scheduled step, prefill until the first token, decode until the last token. A
-    preemption lengthens the interval in which it happens, so no interval is negative. `engine_id` is set only for a
+    preemption lengthens the phase in which it happens, so no duration is negative. `engine_id` is set only for a
     request that belongs to a trace.
     """
 
@@ -32,10 +32,10 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class TierStats(msgspec.Struct, kw_only=True, array_like=True):
-    """Statistics of the second tier: its present size, and counts since the engine started.
+    """Statistics of the second tier: its current size, and counts since the engine started.
 
-    Queried blocks are those that the pool did not have. Loaded blocks were copied back into the pool. Dropped blocks
-    found the queue full.
+    Queried blocks are blocks that were searched in the second tier because the pool did not have them. Loaded blocks
+    were copied back into the pool. Dropped blocks were not stored because the queue was full.
     """
 
     num_bytes: int = 0
@@ -51,8 +51,9 @@ class TierStats(msgspec.Struct, kw_only=True, array_like=True):
 class TransferStats(msgspec.Struct, kw_only=True, array_like=True):
     """Statistics of KV transfers in both directions: counts since the engine started.
 
-    `received` is new since the last report: seconds, bytes and blocks of each prompt that was received whole. Failed
-    prompts are those of which a block could not be received, or sent; expired leases ran out.
+    `received` is new since the last report: seconds, bytes and blocks of each completely received prompt. A failed
+    prompt has a block that could not be received, or sent. An expired lease ended before the other engine had fetched
+    its blocks.
     """
 
     received: list[tuple[float, int, int]] = []
@@ -70,9 +71,9 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `num_computed_tokens` is the size of the step, 0 without a step. `intervals` are the seconds between successive
     tokens of a sequence, each with the number of sequences that had this interval. `total_accepted_at[i]` counts the
-    drafts whose token `i` was accepted. `total_expert_load` are tokens summed over steps and layers since the weights
-    were loaded: of the mean expert, and of the busiest one. Items are pictures whose output of the tower was looked up,
-    or found.
+    drafts whose token `i` was accepted. `total_expert_load` are numbers of tokens, summed over steps and layers since
+    the weights were loaded: the mean over all experts, and the number of the busiest expert. `total_item_lookups` and
+    `total_item_hits` count the pictures whose output of the vision tower was looked up, and found, in the cache.
     """
 
     num_computed_tokens: int = 0

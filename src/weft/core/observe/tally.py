@@ -1,4 +1,4 @@
-"""`Tally`: a histogram as plain numbers, turned into Prometheus samples when scraped."""
+"""`Tally`: a histogram as plain numbers, which become Prometheus samples when scraped."""
 
 from bisect import bisect_left
 from functools import cache
@@ -8,10 +8,10 @@ from prometheus_client.utils import floatToGoString
 
 
 class Tally:
-    """A histogram that one thread writes and any thread reads; a reader may miss a value that is being added.
+    """A histogram that one thread writes and any thread reads; a reader may miss a value that is currently being added.
 
-    There are no locks: `add` takes 0.16 µs where the client library's histogram takes 0.72 µs, and it adds many equal
-    values at once (benchmarks/metrics.py).
+    A tally uses no locks: `add` takes 0.16 µs where the client library's histogram takes 0.72 µs, and one call adds
+    many equal values (benchmarks/metrics.py).
     """
 
     __slots__ = ("_bounds", "_counts", "_names", "_sum")
@@ -23,28 +23,30 @@ class Tally:
         self._sum = 0.0
 
     def add(self, amount: float, count: int = 1) -> None:
-        """Adds `amount`, `count` times."""
+        """Adds `amount` to the histogram, `count` times."""
         self._counts[bisect_left(self._bounds, amount)] += count
         self._sum += amount * count
 
     @property
     def sum(self) -> float:
-        """Sum of all amounts."""
+        """Sum of all added amounts."""
         return self._sum
 
     @property
     def count(self) -> int:
-        """Number of amounts."""
+        """Number of added amounts."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Returns upper bounds, the last one infinite, each with the number of amounts up to this bound."""
+        """Returns the upper bounds of all buckets, the last one infinite, each with the number of amounts up to this
+        bound.
+        """
         return list(zip(self._names, map(float, accumulate(list(self._counts))), strict=True))
 
 
 @cache
 def _to_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Returns the bounds as texts, cached because thousands of tallies may share the same bounds."""
+    """Returns the bounds as label values; cached because thousands of tallies may share the same bounds."""
     every = (*bounds, float("inf"))
     return tuple(str(floatToGoString(bound)) for bound in every)  # type: ignore[no-untyped-call]
 

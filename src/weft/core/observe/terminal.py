@@ -1,6 +1,6 @@
-"""Output to a terminal: text from others must not move the cursor, set the title or type for the user.
+"""Output to a terminal: text from other sources must not move the cursor, set the title or type for the user.
 
-Texts of models, requests and checkpoints can contain any character, escape sequences included. Files and pipes get
+Texts of models, requests and checkpoints can contain any character, including escape sequences. Files and pipes get
 every character unchanged.
 """
 
@@ -9,7 +9,7 @@ import sys
 from typing import TextIO
 
 _UNCHANGED = "\n\t"
-_PICTURES = 0x2400  # pictures of the control characters begin here, in the same order
+_PICTURES = 0x2400  # Unicode's pictures of the control characters begin at this code point, in the same order
 _UNKNOWN = "\ufffd"
 
 
@@ -18,9 +18,9 @@ def _shown_by_code() -> dict[int, str]:
     # A carriage return ends lines in Windows texts; alone it would move the cursor back to overwrite the line.
     shown[ord("\r")] = ""
     shown[0x7F] = "\u2421"
-    # The C1 control characters, one of which begins sequences as escape does.
+    # The C1 control characters; one of them begins escape sequences, like the escape character.
     shown |= dict.fromkeys(range(0x80, 0xA0), _UNKNOWN)
-    # Controls of text direction, which can make a line read as something else.
+    # Controls of text direction, which can make a line look like different text.
     return shown | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), _UNKNOWN)
 
 
@@ -28,26 +28,28 @@ _SHOWN = _shown_by_code()
 
 
 def harmless(text: str) -> str:
-    """Returns the text with a visible character in place of each character that a terminal would act on."""
+    """Returns the text with a visible character in place of each control character that a terminal would act on."""
     return text.translate(_SHOWN)
 
 
 def say(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Prints at once to standard output or `file`; made harmless if that is a terminal."""
+    """Prints text, flushed at once, to standard output or `file`; if that is a terminal, control characters are
+    replaced.
+    """
     file = sys.stdout if file is None else file
     print(harmless(text) if file.isatty() else text, end=end, file=file, flush=True)
 
 
 def colours(stream: TextIO) -> bool:
-    """True if output to `stream` may have colours: not into files, and not if the user disabled them."""
+    """True if output to `stream` may have colours: `stream` is a terminal, and the user has not disabled colours."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not is_plain
 
 
 class StatusLine:
-    """The last line of a terminal, rewritten again and again; does nothing if `stream` is not a terminal.
+    """The last line of a terminal, rewritten repeatedly; without effect if `stream` is not a terminal.
 
-    The cursor stays at the start of the line, so that any other output replaces it.
+    The cursor stays at the start of the line, so that any other output overwrites the line.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,7 +1,7 @@
-"""Spans of requests in traces across processes: W3C trace context in and out, and the attributes of each span.
+"""Spans of requests in traces across processes: reading and writing W3C trace context, and the attributes of spans.
 
-Nothing of OpenTelemetry is imported here: `weft.core.observe.otlp` samples and exports. OpenTelemetry's own spans cost
-several times as much: a span here is a few integers until it has ended.
+This module imports nothing of OpenTelemetry: `weft.core.observe.otlp` samples and exports. OpenTelemetry's own spans
+cost several times as much: a span here is a few integers until it has ended.
 """
 
 import re
@@ -14,14 +14,14 @@ from typing import Final, TypeAlias
 
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_STATE: Final = 512  # characters, as the W3C recommendation says
-_MAX_TEXT: Final = 256  # characters of an attribute: clients choose some of the values
+_MAX_STATE: Final = 512  # in characters, the limit of the W3C recommendation
+_MAX_TEXT: Final = 256  # in characters of an attribute, as clients choose some of the values
 
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
 
 
 class SpanKind(Enum):
-    """Who began a span: a caller from outside, or the same program."""
+    """Origin of a span: SERVER for a request from another process, INTERNAL for a part of this process's work."""
 
     SERVER = auto()
     INTERNAL = auto()
@@ -29,7 +29,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The span of another process that a request belongs to."""
+    """The span of another process that is the parent of a request's spans."""
 
     trace_id: int
     span_id: int
@@ -38,9 +38,9 @@ class Parent:
 
 
 def read_parent(headers: Mapping[str, str]) -> Parent | None:
-    """Returns the parent in `traceparent` and `tracestate`; None without valid headers.
+    """Returns the parent span in `traceparent` and `tracestate`; None without valid headers.
 
-    A later version of the header may have more fields after the flags.
+    Later versions of `traceparent` may have more fields after the flags.
     """
     match = _TRACEPARENT.fullmatch(headers.get("traceparent", "").strip())
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
@@ -55,7 +55,7 @@ def read_parent(headers: Mapping[str, str]) -> Parent | None:
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the trace headers among all headers, if other servers accept their length and characters."""
+    """Returns the trace headers in `headers` whose length and characters other servers accept."""
     return {
         name: value
         for name in TRACE_HEADERS
@@ -68,23 +68,26 @@ def _is_plain(text: str) -> bool:
 
 
 def _sendable(text: str) -> str:
-    """Returns as much of the text as a span may hold; an unencodable character would fail a whole batch of spans."""
-    if text.isascii() and len(text) <= _MAX_TEXT:  # nearly all texts
+    """Returns the text in a form that a span may have: cut to the limit, and without characters that UTF-8 cannot
+    encode.
+
+    A single unencodable character would fail the export of a whole batch of spans.
+    """
+    if text.isascii() and len(text) <= _MAX_TEXT:  # true for nearly all texts
         return text
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """Returns the trace id in a header, as logs write it."""
+    """Returns the trace id in a `traceparent` header, in the form that log records have."""
     parent = None if traceparent is None else read_parent({"traceparent": traceparent})
     return None if parent is None else f"{parent.trace_id:032x}"
 
 
 class Span:
-    """A piece of a request's work: begun by a `Tracer`, exported once it has ended. One event loop owns it.
+    """A timed part of a request's work: begun by a `Tracer`, exported when it has ended. One event loop owns the span.
 
-    `headers` pass the trace on to the servers that are called. A span that is not sampled costs no more than its
-    headers.
+    `headers` pass the trace on to other servers. A span that is not sampled costs no more than its headers.
     """
 
     __slots__ = (
@@ -115,7 +118,7 @@ class Span:
 
     @property
     def headers(self) -> dict[str, str]:
-        """W3C trace context for calls made within this span."""
+        """W3C trace context headers for calls to other servers within this span."""
         flags = 1 if self.is_sampled else 0
         headers = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"}
         if self.state:
@@ -123,7 +126,7 @@ class Span:
         return headers
 
     def child(self, name: str) -> "Span":
-        """Begins a span for a part of this span's work; it is sampled if this one is."""
+        """Begins a child span for a part of this span's work; the child is sampled if this span is."""
         return Span(name, SpanKind.INTERNAL, self, self.trace_id, self._export)
 
     def set(self, name: str, value: Value | None) -> None:
@@ -132,24 +135,24 @@ class Span:
             self.attributes[name] = _sendable(value) if isinstance(value, str) else value
 
     def fail(self, error: str) -> None:
-        """Marks the span as failed; the first error is kept."""
+        """Marks the span as failed with this error; later errors are ignored."""
         if self.error is None:
             self.error = _sendable(error)
 
     def end(self, at_ns: int | None = None) -> None:
-        """Ends the span, now or at that time; only the first call counts."""
+        """Ends the span, now or at the time `at_ns`; only the first call has an effect."""
         if self.ended_ns is None:
             self.ended_ns = time.time_ns() if at_ns is None else max(at_ns, self.started_ns)
             if self._export is not None:
                 self._export(self)
 
 
-# True if the trace with this id, which a span of this name begins or continues, is exported.
+# Called with the span's name, the trace id and the parent; True if the trace is exported.
 Sampler: TypeAlias = Callable[[str, int, Parent | None], bool]
 
 
 class Tracer:
-    """Begins spans. Ended spans go to `export`, which never waits."""
+    """Begins spans, and passes ended spans to `export`, which never waits."""
 
     def __init__(self, samples: Sampler, export: Callable[[Span], None]) -> None:
         self._samples = samples
@@ -159,14 +162,14 @@ class Tracer:
     def begin(
         self, name: str, headers: Mapping[str, str], kind: SpanKind = SpanKind.SERVER
     ) -> Span:
-        """Begins a span in the trace that `headers` name, or the first span of a new trace."""
+        """Begins a span in the trace that `headers` name; without trace headers, the first span of a new trace."""
         parent = read_parent(headers)
         trace_id = (getrandbits(128) or 1) if parent is None else parent.trace_id
         is_sampled = self._samples(name, trace_id, parent)
         return Span(name, kind, parent, trace_id, self._export if is_sampled else None)
 
     def before_close(self, end_spans: Callable[[], None]) -> None:
-        """Registers a function that ends the owner's open spans before the last ones are exported."""
+        """Registers a function that ends the owner's open spans; called before the last spans are exported."""
         self._before_close.append(end_spans)
 
     def close(self) -> None:

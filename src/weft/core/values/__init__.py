@@ -1,1 +1,1 @@
-"""Values that cross layers: requests, outputs, parameters, media, and tables of them. No I/O."""
+"""Values that several layers use: requests, outputs, parameters, media, and tables of them. No I/O."""

@@ -1,4 +1,4 @@
-"""Checks of an operator's pause and sleep calls, shared by all clients."""
+"""Checks the arguments of an operator's pause and sleep calls; shared by all clients."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,16 +7,16 @@ from weft.core.errors import BadRequest
 from weft.core.values.types import PauseMode
 
 MAX_SLEEP_LEVEL = 2
-STALL_S = 30.0  # an engine without an answer for this long is unhealthy; no step takes as long
-HUNG_S = 60.0  # an engine process or node without an answer for this long is ended
-STUCK_S = 300.0  # an engine whose process answers but whose loop is stuck for this long is ended
-# Limit for API servers, which never compute, and for the supervisor as they see it
+STALL_S = 30.0  # an engine that does not answer for this long is unhealthy; no step takes so long
+HUNG_S = 60.0  # an engine process or node that does not answer for this long is killed
+STUCK_S = 300.0  # an engine whose process answers but whose loop is stuck for this long is killed
+# Limit for API servers, which never compute, and for the supervisor as seen by API servers.
 SERVER_HUNG_S = 20.0
 START_S = 120.0  # extra time for a starting process: imports and reads are slow on a busy machine
 
 
 class SleepTag(StrEnum):
-    """A part that `wake_up` restores."""
+    """A part of the engine that `wake_up` restores."""
 
     WEIGHTS = "weights"
     KV_CACHE = "kv_cache"
@@ -31,14 +31,14 @@ def read_pause_mode(mode: PauseMode | str, *, is_wait: bool = False) -> PauseMod
 
 
 def check_sleep_level(level: int) -> None:
-    """Raises `BadRequest` for an unknown level of sleep."""
+    """Raises `BadRequest` for an unknown sleep level."""
     if level not in range(MAX_SLEEP_LEVEL + 1):
         message = f"level must be from 0 to {MAX_SLEEP_LEVEL}, got {level!r}"
         raise BadRequest("level", message, level)
 
 
 def read_sleep_tags(tags: Iterable[str] | None) -> list[str]:
-    """Returns the parts to wake; None stands for all."""
+    """Returns the parts to restore, checked; None stands for all parts."""
     named = list(SleepTag) if tags is None else list(tags)
     for tag in named:
         if tag not in list(SleepTag):

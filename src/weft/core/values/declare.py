@@ -1,7 +1,7 @@
-"""Metadata of fields, declared once beside the type: `Annotated[int, Param(1, 8)]`.
+"""Metadata of fields, declared beside the type: `Annotated[int, Param(1, 8)]`.
 
-`Param` describes a request parameter, `Flag` a setting. The tables that follow from them are made at import:
-`weft.core.values.params`, `weft.cli.arguments.flags`.
+`Param` describes a request parameter, `Flag` a setting. Two modules make tables from this metadata at import:
+`weft.core.values.params` and `weft.cli.arguments.flags`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ INT64_MAX = 2**63 - 1
 
 
 class Carried(Enum):
-    """How a message carries a parameter."""
+    """Form in which a message carries a parameter."""
 
-    SAME = auto()  # in a field with the same name and the same meaning of every value
-    OWN = auto()  # in the message's own form: code translates
+    SAME = auto()  # in a field with the same name, whose values have the same meaning
+    OWN = auto()  # in the message's own form, which code translates
     NOT = auto()  # the message has no field for it
 
 
@@ -29,10 +29,10 @@ class Carried(Enum):
 class Flag:
     """A command-line flag that sets the annotated field.
 
-    `group` is the heading of the flag in the help. The value of a number with `is_size` may be written 32k or 4GiB,
-    with `is_duration` 300ms or 1m30s; `is_json` values are JSON texts. `name` and `default` override those of the
-    field. A flag that is not `negatable` has no form that begins with "no". With `takes_several`, a repeatable flag
-    may also be followed by several values. Help leaves out flags with `is_hidden`.
+    `group` is the heading above the flag in the help. The value of a number with `is_size` may be written 32k or 4GiB,
+    and with `is_duration` 300ms or 1m30s; the value of a flag with `is_json` is a JSON text. `name` and `default`
+    override those of the field. A flag without `negatable` has no form that begins with "no". With `takes_several`, a
+    repeatable flag accepts several values at once. The help leaves out flags with `is_hidden`.
     """
 
     help: str
@@ -52,10 +52,10 @@ class Flag:
 class Param:
     """Range and properties of a request parameter: a number in [low, high], or in (low, high] if `above`.
 
-    Without `high`, code checks the value. `body` says how request bodies that extend OpenAI's carry the parameter,
-    `wire` how gRPC's `SamplingParams` does. `narrows`: the parameter restricts the tokens that are drawn from, and so
-    has no effect on greedy sampling. `of_model`: generation_config.json may give the default. With `help` the command
-    line has a flag for the parameter; a number with `is_size` may be written 32k there.
+    If `high` is None, code checks the value. `body` is the form in which request bodies that extend OpenAI's carry the
+    parameter, `wire` the form in gRPC's `SamplingParams`. `narrows`: the parameter restricts the tokens that may be
+    sampled, and so has no effect on greedy sampling. `of_model`: generation_config.json may set the default. With
+    `help` the command line has a flag for the parameter; a number with `is_size` may be written 32k in this flag.
     """
 
     low: Any = None
@@ -70,13 +70,13 @@ class Param:
     is_size: bool = False
 
     def holds(self, value: float) -> bool:
-        """True if the number is in the range; NaN never is."""
+        """True if the number is in the range; NaN is in no range."""
         return bool((self.low < value if self.above else self.low <= value) and value <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A field, its type and its metadata."""
+    """A field of a class, with its type and its metadata."""
 
     name: str
     type: Any
@@ -89,13 +89,13 @@ class Declared:
 
     @property
     def only_type(self) -> Any:
-        """`type` without None; unchanged if more than one type remains."""
+        """The field's type without None; `type` itself if more than one type remains."""
         kinds = [kind for kind in get_args(self.type) if kind is not NoneType]
         return kinds[0] if self.is_optional and len(kinds) == 1 else self.type
 
 
 def declared(owner: type[Any]) -> Iterator[Declared]:
-    """Yields the fields of `owner` and its bases, in order."""
+    """Yields the fields of the class `owner` and of its bases, in order."""
     for name, hint in get_type_hints(owner, include_extras=True).items():
         if get_origin(hint) is Annotated:
             bare, *notes = get_args(hint)
@@ -105,17 +105,20 @@ def declared(owner: type[Any]) -> Iterator[Declared]:
 
 
 def spelled(name: str) -> str:
-    """Returns the flag that sets a field."""
+    """Returns the name of the flag that sets a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def nearest_flag(typed: str, known: Iterable[str]) -> str | None:
-    """Returns the flag that was most likely meant; None if no flag is similar enough."""
+    """Returns the known flag that is most similar to the typed flag; None if no flag is similar enough."""
     return next(iter(get_close_matches(typed, known, n=1, cutoff=0.8)), None)
 
 
 def refuse_unused(given: object, default: object, names: Iterable[str], where: str) -> None:
-    """Raises `ConfigError` for the first of `names` that differs from `default`: a flag without effect is a mistake."""
+    """Raises `ConfigError` for the first of `names` whose value is not the default.
+
+    These options have no effect in the situation `where`, and an option without effect is a mistake of the user.
+    """
     for name in names:
         if getattr(given, name) != getattr(default, name):
             raise ConfigError(f"{spelled(name)} does nothing {where}")

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Medium(StrEnum):
-    """Where cached blocks are stored, in routers' terms: the KV pool, or memory or disk as its second tier."""
+    """Storage of cached blocks, in the words of routers: the KV pool, or memory or disk as its second tier."""
 
     POOL = "GPU"
     MEMORY = "CPU"
@@ -14,10 +14,10 @@ class Medium(StrEnum):
 
 
 class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Room for states of recurrent layers: `num_slots` of `slot_bytes` each, beside the KV pool.
+    """Memory for the states of recurrent layers beside the KV pool: `num_slots` slots of `slot_bytes` bytes.
 
-    A snapshot that other sequences may continue from is taken every `mamba_block_size` tokens, a multiple of the
-    block size.
+    A snapshot that other sequences may continue from is taken every `mamba_block_size` tokens, a multiple of the block
+    size.
     """
 
     num_slots: int
@@ -26,12 +26,12 @@ class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
-        """Size of all slots."""
+        """Size of all slots in bytes."""
         return self.num_slots * self.slot_bytes
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV pool: `num_blocks` usable blocks of `block_size` tokens, `block_bytes` each."""
+    """The KV pool: `num_blocks` usable blocks of `block_size` tokens; each block takes `block_bytes` bytes."""
 
     block_size: int
     num_blocks: int
@@ -59,15 +59,16 @@ class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def medium(self) -> Medium:
-        """Where the blocks of the second tier are stored."""
+        """Storage of the second tier's blocks: memory or disk."""
         return Medium.MEMORY if self.path is None else Medium.DISK
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Publication of prefix cache changes over ZeroMQ. The ports are those of rank 0. The publisher listens on
-    `endpoint` if `binds`, otherwise it connects to `endpoint`. It always listens on `replay_endpoint` and replays
-    up to `buffer_steps` batches there. At most `hwm` batches wait for one subscriber; further ones are dropped.
-    Hashes are sent as 64-bit integers with `has_int_hashes`, otherwise in full.
+    """Publication of prefix cache changes over ZeroMQ. The ports are those of rank 0.
+
+    If `binds`, the publisher listens on `endpoint`; otherwise it connects to `endpoint`. It always listens on
+    `replay_endpoint` and replays up to `buffer_steps` batches there. At most `hwm` batches wait for one subscriber;
+    further batches are dropped. With `has_int_hashes` hashes are sent as 64-bit integers; otherwise as whole hashes.
     """
 
     endpoint: str

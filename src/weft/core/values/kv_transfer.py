@@ -1,7 +1,7 @@
-"""Transfer of a prompt's KV from a prefill engine to a decode engine, and its parameters.
+"""Transfer of a prompt's KV from a prefill engine to a decode engine, and the parameters of the transfer.
 
-`KvTransferParams` is vLLM's contract: a router sends a request with `do_remote_decode` to the engine that computes
-the prompt, and passes the parameters in its answer unchanged to the engine that continues the prompt.
+`KvTransferParams` follows vLLM's contract: a router sends a request with `do_remote_decode` to the engine that computes
+the prompt, and passes the parameters in this engine's answer unchanged to the engine that continues the prompt.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ import msgspec
 
 from weft.core.errors import BadRequest
 
-KEY = "kv_transfer_params"  # in `SamplingParams.extra_args`, in bodies and in answers
+KEY = "kv_transfer_params"  # key in `SamplingParams.extra_args`, in request bodies and in answers
 _NO_PART = f"{KEY} needs an engine that was started with --kv-transfer-config"
 MAX_BLOCKS = 1 << 16  # maximum number of blocks of one request
 
@@ -21,7 +21,7 @@ _BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class KvRole(StrEnum):
-    """Part of an engine in transfers."""
+    """Role of an engine in KV transfers."""
 
     PRODUCER = "kv_producer"
     CONSUMER = "kv_consumer"
@@ -29,24 +29,24 @@ class KvRole(StrEnum):
 
     @property
     def lends(self) -> bool:
-        """True if the engine computes prompts for others and lends their blocks."""
+        """True if the engine computes prompts for other engines and lends the blocks."""
         return self is not KvRole.CONSUMER
 
     @property
     def fetches(self) -> bool:
-        """True if the engine continues prompts that others have computed."""
+        """True if the engine continues prompts that other engines have computed."""
         return self is not KvRole.PRODUCER
 
 
 class KvConnector(StrEnum):
-    """Transport of blocks."""
+    """Protocol by which blocks are sent between engines."""
 
     TCP = "TcpConnector"
     SHM = "ShmConnector"
 
 
 class KvPeer(msgspec.Struct, frozen=True):
-    """Engines that blocks may be fetched from: all in a network, at any port or at `port` alone."""
+    """Engines that blocks may be fetched from: all hosts in a network, at any port or only at `port`."""
 
     network: str
     port: int | None = None
@@ -58,10 +58,11 @@ class KvPeer(msgspec.Struct, frozen=True):
 
 
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Role of an engine in KV transfers. The engine lends at `host` and `port`, and fetches only from `peers`. Both
-    sides prove that they know the secret in `secret_path`. A `port` of 0 selects any free port. A lease ends
-    after `lease_s` seconds, a fetch after `fetch_timeout_s`. With `fails_requests` a failed fetch is an error of
-    the request; otherwise this engine computes the prompt itself.
+    """Role of an engine in KV transfers. The engine lends at `host` and `port`, and fetches only from `peers`.
+
+    Both sides prove that they know the secret in `secret_path`. A `port` of 0 selects any free port. A lease ends after
+    `lease_s` seconds, a fetch after `fetch_timeout_s` seconds. With `fails_requests` a failed fetch is an error of the
+    request; otherwise this engine computes the prompt itself.
     """
 
     connector: KvConnector
@@ -77,15 +78,15 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def networks(self) -> list[str]:
-        """Networks of the peers' servers, which may use any port."""
+        """Networks of the peers; servers in these networks may use any port."""
         return [peer.network for peer in self.peers]
 
     def is_peer(self, host: str, port: int) -> bool:
-        """True if blocks may be fetched from this address, which a caller has named."""
+        """True if blocks may be fetched from this address, which a caller has given."""
         return any(peer.has(host, port) for peer in self.peers)
 
     def of_rank(self, rank: int) -> "KvTransferConfig":
-        """Returns the configuration of one of several engines, which count ids and ports from the first."""
+        """Returns the configuration of the engine with this rank: its own engine id, and the port plus the rank."""
         engine_id = f"{self.engine_id}-{rank}"
         return msgspec.structs.replace(
             self, engine_id=engine_id, port=self.port and self.port + rank
@@ -93,11 +94,11 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvTransferParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With `do_remote_decode`: lend the prompt's blocks. With `do_remote_prefill`: fetch the named blocks.
+    """Parameters of a KV transfer. `do_remote_decode`: lend the prompt's blocks. `do_remote_prefill`: fetch the blocks.
 
-    There is one group of block ids, in order of the prompt. With `do_chunked_transfer` (an extension of vLLM's
-    contract) a prompt that takes several steps is lent from the first step on, and a stream announces the blocks at
-    once.
+    `remote_block_ids` has one group of block ids, in the order of the prompt. With `do_chunked_transfer` (an extension
+    of vLLM's contract) a prompt that takes several steps is lent from the first step on, and a stream announces the
+    blocks at once.
     """
 
     do_remote_decode: bool = False
@@ -118,7 +119,7 @@ class KvTransferParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RemotePrompt(msgspec.Struct, frozen=True):
-    """Blocks of a prompt that are stored at another engine."""
+    """Blocks of a prompt that another engine stores."""
 
     engine_id: str
     request_id: str
@@ -128,7 +129,7 @@ class RemotePrompt(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port where that engine lends."""
+        """Host and port at which the other engine lends the blocks."""
         return self.host, self.port
 
 
@@ -140,7 +141,10 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_params(given: Any) -> KvTransferParams | None:
-    """Returns the caller's parameters, checked; None if they request no transfer. `BadRequest` names the field."""
+    """Returns the caller's parameters, checked; None if they request no transfer.
+
+    Raises a `BadRequest` that names the invalid field.
+    """
     try:
         params = msgspec.convert(given, KvTransferParams)
     except msgspec.ValidationError as error:
@@ -160,7 +164,7 @@ def read_params(given: Any) -> KvTransferParams | None:
 
 
 def _check_address(host: str | None) -> None:
-    """Refuses host names: a caller must not make this server look up names."""
+    """Raises `BadRequest` for a host name: a caller must not make this server look up DNS names."""
     try:
         ipaddress.ip_address(host or "")
     except ValueError:
@@ -202,9 +206,9 @@ def check_extra_args(
 def to_extra_args(
     given: dict[str, Any] | None, *, is_announced: bool = False
 ) -> dict[str, Any] | None:
-    """Returns the transfer parameters of a request body as `SamplingParams.extra_args`.
+    """Returns the transfer parameters of a request body in the form of `SamplingParams.extra_args`.
 
-    `do_chunked_transfer` is allowed only for answers that can announce blocks before they begin.
+    `do_chunked_transfer` is allowed only for answers that can announce the blocks before the answer begins.
     """
     if given and given.get("do_chunked_transfer") and not is_announced:
         raise BadRequest(
@@ -227,7 +231,9 @@ def lends_chunks(extra_args: dict[str, Any] | None) -> bool:
 
 
 def remote_prompt(extra_args: dict[str, Any] | None) -> RemotePrompt | None:
-    """Returns the blocks of a checked request's prompt at another engine, if that engine has computed it."""
+    """Returns the location of a checked request's blocks at another engine; None if no other engine computed the
+    prompt.
+    """
     if not (extra_args and extra_args[KEY].get("do_remote_prefill")):
         return None
     found = extra_args[KEY]

@@ -1,7 +1,7 @@
-"""`FlatLogprobs`: logprobs of many positions in a few arrays instead of one object each.
+"""`FlatLogprobs`: stores the logprobs of many positions in a few arrays instead of one object each.
 
 A long answer with twenty logprobs per token would be a hundred thousand small objects, which the garbage collector
-visits again and again.
+visits repeatedly.
 """
 
 from array import array
@@ -15,8 +15,8 @@ from weft.core.values.types import Logprob, PositionLogprobs
 class LogprobsMode(StrEnum):
     """The stage of sampling at which an engine takes logprobs, and whether it reports logits instead.
 
-    Raw is before all processing except grammars; processed is after all of it, temperature and truncation included.
-    Prompt tokens are not sampled, so their logprobs are always raw.
+    "raw" is the stage before all processing except grammars; "processed" is the stage after all processing, including
+    temperature and truncation. Prompt tokens are not sampled, so their logprobs are always raw.
     """
 
     RAW_LOGPROBS = "raw_logprobs"
@@ -25,13 +25,14 @@ class LogprobsMode(StrEnum):
     PROCESSED_LOGITS = "processed_logits"
 
 
-_UNKNOWN_RANK = 0  # ranks begin at 1
+_UNKNOWN_RANK = 0  # stands for an unknown rank: ranks begin at 1
 
 
 class FlatLogprobs(Sequence[Any]):
-    """A sequence that reads like a list of positions. Position `i` is entries `start_indices[i]:end_indices[i]`.
+    """A sequence that reads like a list of positions, each a dict of logprobs by token id.
 
-    A position without entries, such as the first of a prompt, is None.
+    Position `i` consists of the entries `start_indices[i]:end_indices[i]` of the arrays. A position without entries,
+    such as the first position of a prompt, is None.
     """
 
     __slots__ = ("decoded_tokens", "end_indices", "logprobs", "ranks", "start_indices", "token_ids")

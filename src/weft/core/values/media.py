@@ -1,6 +1,6 @@
-"""Media of a prompt: images, videos and audio, each placed at an anchor token of the prompt.
+"""Media of a prompt: images, videos and audio, each with an anchor token in the prompt.
 
-Media come as files, or as tensors that a processor outside this server has made of them.
+Media are files, or tensors that a processor outside this server has made from files.
 """
 
 from typing import Any, Literal, get_args
@@ -14,20 +14,20 @@ Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 MAX_UUID_CHARS = 256
-MAX_BYTES = 64 * 2**20  # all items of a prompt together, encoded
+MAX_BYTES = 64 * 2**20  # of all items of a prompt together, encoded
 FIELD = "media"
 TENSORS = "mm_inputs"
 PROCESSOR_KWARGS = "mm_processor_kwargs"
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One item: the bytes or the URL of a file, or only the `uuid` under which the engine has seen the item before.
+    """One media item: the bytes or the URL of a file, or only the `uuid` of an item that the engine has seen before.
 
-    The engine trusts that items with the same `uuid` are the same.
+    The engine trusts that items with the same `uuid` are equal.
     """
 
     modality: Modality
-    data: bytes | None = None  # encoded: PNG, WAV, MP4
+    data: bytes | None = None  # encoded file: PNG, WAV, MP4
     url: str | None = None
     uuid: str | None = None
 
@@ -43,13 +43,13 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
 class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
     """All items of one modality as tensors, made by a processor outside this server, with their tokens in the prompt.
 
-    Item i takes the tokens of `placeholders[i]`: its first token and their number. If there is an `embed_token_id`,
-    the item takes only those of these tokens that have this id. The engine trusts that items with the same entry in
-    `hashes` are the same.
+    Item i takes the tokens of `placeholders[i]`, a pair of the first token's position and the number of tokens. If
+    there is an `embed_token_id`, the item takes only the tokens with this id among them. The engine trusts that items
+    with the same entry in `hashes` are equal.
 
-    Of a tensor in `batched`, row i belongs to item i. Of a tensor in `flat`, each item has as many rows as the tensor
-    named there says. All items share any other tensor. Tensors in `on_cpu` are not moved to the model's device. Names
-    of absent tensors in these fields have no effect.
+    In a tensor in `batched`, row i belongs to item i. In a tensor in `flat`, each item has as many rows as another
+    tensor says, whose name `flat` gives. All items share any other tensor. Tensors in `on_cpu` are not moved to the
+    model's device. Names of absent tensors in these fields have no effect.
     """
 
     modality: Modality
@@ -65,7 +65,7 @@ class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
 class Media(msgspec.Struct, frozen=True, kw_only=True):
     """All media of a prompt, per modality in the order of their anchors, and arguments of the model's processor.
 
-    Either `items`, or `tensors` with one entry per modality; tensors skip the processor of this server.
+    A prompt has either `items`, or `tensors` with one entry per modality; tensors skip the processor of this server.
     """
 
     items: list[MediaItem] = []
@@ -74,10 +74,11 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Media that an engine accepts: the maximum number per modality in one prompt, and the anchor token of each.
+    """Media that an engine accepts: the maximum number per modality in one prompt, and the anchor token of each
+    modality.
 
-    `anchor_ids` lacks modalities without a known anchor. `refusal` is the reason why an engine takes no pictures,
-    though its model could.
+    `anchor_ids` lacks modalities without a known anchor. `refusal` is the reason why an engine accepts no pictures,
+    although its model could process them.
     """
 
     max_items: dict[Modality, int]
@@ -86,8 +87,10 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Speech to text of a model: the token of second 0, if the model has timestamps, and whether this is its only
-    task.
+    """Speech to text of a model.
+
+    `first_timestamp_id` is the token for second 0, None for a model without timestamps. With `is_only` transcription is
+    the model's only task.
     """
 
     first_timestamp_id: int | None = None
@@ -126,7 +129,7 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
 
 
 def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig) -> None:
-    """Raises `BadRequest` for an anchor without an item: the model would read it as an ordinary token."""
+    """Raises `BadRequest` for an anchor token without an item: the model would read the anchor as an ordinary token."""
     if media and media.tensors:
         token_ids = _outside(media.tensors, token_ids)
     for modality, anchor in config.anchor_ids.items():
@@ -141,7 +144,7 @@ def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig
 
 
 def _outside(tensors: list[MediaTensors], token_ids: list[int]) -> list[int]:
-    """Returns the tokens outside all placeholders."""
+    """Returns the token ids outside of all placeholders."""
     outside: list[int] = []
     end_of_last = 0
     for start, length in sorted(one for given in tensors for one in given.placeholders):

@@ -1,4 +1,4 @@
-"""Table of request parameters, made from the metadata of the fields of `SamplingParams`."""
+"""Table of request parameters, made from the metadata of `SamplingParams`'s fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _PLAIN = Param()
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A request parameter. `kind` is its type, without the None that a parameter with `is_optional` accepts."""
+    """A request parameter. `kind` is the type of its values; with `is_optional` the parameter also accepts None."""
 
     name: str
     type: Any
@@ -40,11 +40,11 @@ def _read() -> Mapping[str, Parameter]:
 PARAMETERS: Mapping[str, Parameter] = _read()
 BOOLEANS = tuple(p.name for p in PARAMETERS.values() if p.kind is bool)
 NUMBERS = tuple(p for p in PARAMETERS.values() if p.kind is float)
-# Integers without a range here are checked by their own code.
+# Integer parameters with a range; other integer parameters are checked by their own code.
 INTEGERS = tuple(p for p in PARAMETERS.values() if p.kind is int and p.param.high is not None)
-# Parameters that restrict the tokens that are drawn from, each with the value that has no effect.
+# Parameters that restrict the tokens that may be sampled, each with the value that has no effect.
 WIDE = MappingProxyType({p.name: p.default for p in PARAMETERS.values() if p.param.narrows})
-# Parameters of drawing a token, except those that exclude single tokens.
+# Parameters of the random choice of a token, without those that exclude single tokens.
 OF_DRAWS = (*NUMBERS, PARAMETERS["top_k"], PARAMETERS["seed"])
 IN_BODIES = tuple(p for p in PARAMETERS.values() if p.param.body is Carried.SAME)
 # Parameters that generation_config.json may set, by name.

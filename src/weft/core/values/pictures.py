@@ -1,7 +1,7 @@
-"""Pictures as a model's tower takes them: settings of its processor, and prepared items of a prompt.
+"""Pictures in the form that a model's vision tower takes: settings of its processor, and prepared items of a prompt.
 
-A prepared picture keeps its pixels as bytes, a quarter of the size of the tower's input and less: the engine converts
-them when it computes the tower.
+A prepared picture has its pixels as bytes, at most a quarter of the size of the tower's input: the engine converts
+bytes to numbers when it computes the tower.
 """
 
 from typing import Protocol
@@ -10,15 +10,16 @@ import msgspec
 
 from weft.core.values.media import Media, Modality
 
-# Filters of Pillow, by their numbers: nearest, Lanczos, bilinear, bicubic, box, Hamming.
+# Numbers of Pillow's filters: nearest, Lanczos, bilinear, bicubic, box, Hamming.
 RESAMPLING = range(6)
 
 
 class Pixels(msgspec.Struct, frozen=True, kw_only=True):
     """Conversion of a picture's pixels to patches: each channel is `(byte * scale - mean) / std`.
 
-    Patches of `patch_size` x `patch_size` pixels are ordered by windows of `merge_size` x `merge_size` patches, and
-    the tower makes a row of each window. A patch repeats its pixels `temporal_size` times, as a film without motion.
+    Patches have `patch_size` x `patch_size` pixels and are ordered by windows of `merge_size` x `merge_size` patches;
+    the vision tower makes one row of output per window. A patch repeats its pixels `temporal_size` times, like a video
+    without motion.
     """
 
     patch_size: int
@@ -31,7 +32,9 @@ class Pixels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeSize(msgspec.Struct, frozen=True, kw_only=True, tag="native"):
-    """Qwen's processor: sides are rounded to whole windows, within bounds of the number of pixels."""
+    """Qwen's picture processor: width and height are rounded to whole windows, between a minimum and a maximum of
+    pixels.
+    """
 
     pixels: Pixels
     min_pixels: int
@@ -39,9 +42,10 @@ class NativeSize(msgspec.Struct, frozen=True, kw_only=True, tag="native"):
 
 
 class Squares(msgspec.Struct, frozen=True, kw_only=True, tag="squares"):
-    """Gemma 3's processor: a square, and with `pan_and_scan` squares of parts of a long picture after it.
+    """Gemma 3's picture processor: the picture as one square; with `pan_and_scan`, then squares of parts of a long
+    picture.
 
-    Each square takes `num_tokens` tokens, between a token that begins a picture and one that ends it.
+    Each square takes `num_tokens` tokens, between a token that begins a picture and a token that ends it.
     """
 
     pixels: Pixels
@@ -54,8 +58,10 @@ class Squares(msgspec.Struct, frozen=True, kw_only=True, tag="squares"):
 
 
 class Tiles(msgspec.Struct, frozen=True, kw_only=True, tag="tiles"):
-    """The processor of Idefics3 and SmolVLM: square tiles in rows and columns, and after them the whole picture in a
-    square. Each square takes `num_tokens` tokens.
+    """The picture processor of Idefics3 and SmolVLM: square tiles in rows and columns, then the whole picture as a
+    square.
+
+    Each square takes `num_tokens` tokens.
     """
 
     pixels: Pixels
@@ -66,7 +72,10 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True, tag="tiles"):
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
-    """Pixtral's processor: sides are rounded up to whole windows, each a token, and a further token ends each line."""
+    """Pixtral's picture processor: width and height are rounded up to whole windows.
+
+    Each window is a token, and one more token ends each line of windows.
+    """
 
     pixels: Pixels
     longest_edge: int
@@ -76,8 +85,10 @@ PictureSettings = NativeSize | Squares | Tiles | Lines
 
 
 class PictureTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of the tokens of pictures. The chat template writes `anchor` for an item, which becomes the item's tokens;
-    each `placeholder` among these takes a row of the tower. `begin` and `end` stand around placeholders.
+    """Ids of the tokens for pictures. The chat template writes one `anchor` per item, which the item's tokens replace.
+
+    Each `placeholder` among the item's tokens takes one row of the vision tower's output. `begin` and `end` stand
+    around placeholders.
     """
 
     anchor: int
@@ -87,7 +98,10 @@ class PictureTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """Pixels of a picture or of a part of it: bytes [height, width, 3], of which the sides are whole patches."""
+    """Pixels of a picture or of a part of it: bytes [height, width, 3].
+
+    Height and width are multiples of the patch size.
+    """
 
     height: int
     width: int
@@ -95,10 +109,10 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item as the engine takes it. `hash` names its content and its processing.
+    """A media item in the form that the engine takes. `hash` identifies its content and its processing.
 
-    `token_ids` replace the anchor. `runs` are the tokens among them that take rows of the tower's output, in order:
-    the first token and the number of tokens.
+    `token_ids` replace the anchor token. `runs` are the tokens among them that take rows of the vision tower's output,
+    in order: pairs of the first token's index and the number of tokens.
     """
 
     modality: Modality
@@ -109,17 +123,17 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the tower's output."""
+        """Number of rows of the vision tower's output for this item."""
         return sum(length for _, length in self.runs)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the item, without small objects."""
+        """Memory of the item in bytes, without small objects."""
         return sum(len(tile.pixels) for tile in self.tiles) + 8 * len(self.token_ids)
 
 
 class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of a prompt at the tokens `start` to `start + num_tokens`; `runs` are counted from `start`."""
+    """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`."""
 
     start: int
     num_tokens: int
@@ -135,33 +149,34 @@ class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the tower's output."""
+        """Number of rows of the vision tower's output for this item."""
         return sum(length for _, length in self.runs)
 
 
 class ItemPreparer(Protocol):
-    """Prepares the media of a prompt."""
+    """Prepares the media of a prompt for the vision tower."""
 
     async def prepare(self, media: Media) -> list[PreparedItem]:
-        """Returns the items in order; raises `BadRequest` for an item that cannot be prepared."""
+        """Returns the prepared items in order; raises `BadRequest` for an item that cannot be prepared."""
 
     def clear(self) -> None:
-        """Drops cached items."""
+        """Drops all cached items."""
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections to servers of media."""
 
 
 class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Pictures of a model that an engine of ours computes: their processing, their sources, and limits.
+    """Pictures of a model whose vision tower the engine computes itself: processing, sources and limits.
 
-    `domains` and `directory` are the places that pictures are read from, beside the request itself. Prepared pictures
-    take up to `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each
-    engine. A step computes up to `max_step_rows` rows of outputs, or one item.
+    `domains` and `directory` are the sources of pictures besides the request itself. Prepared pictures take up to
+    `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each engine. A
+    step computes up to `max_step_rows` rows of outputs, or one item.
 
-    A row of the tower has `row_size` numbers: `hidden_size` for the token itself, and as many for each layer that adds
-    some. If `sees_both_ways`, the rows of a picture see each other, and no step computes a part of them. With
-    `has_rope_sections` the model counts positions of rows and columns inside a picture.
+    A row of the tower's output has `row_size` numbers: `hidden_size` for the token's embedding, and as many again for
+    each layer that adds a part of the row. If `sees_both_ways`, the rows of a picture attend to each other in both
+    directions, so one step computes all of them. With `has_rope_sections` the model counts positions of rows and
+    columns inside a picture.
     """
 
     settings: PictureSettings

@@ -1,6 +1,6 @@
-"""A prompt as parts in order, whatever form callers gave it in.
+"""A prompt as a list of parts, the same form for all kinds of prompts that callers give.
 
-`weft.text.prompts` reads callers' prompts into these and tokenizes them; no other module looks inside.
+Only `weft.text.prompts` looks inside: it reads callers' prompts into these parts and tokenizes them.
 """
 
 import struct
@@ -13,19 +13,21 @@ from weft.core.values.media import Media
 
 
 class TextPart(msgspec.Struct, frozen=True, tag="text"):
-    """Text, which the model's tokenizer encodes."""
+    """A part of a prompt as text, which the model's tokenizer encodes."""
 
     text: str
 
 
 class TokensPart(msgspec.Struct, frozen=True, tag="token_ids"):
-    """Token ids."""
+    """A part of a prompt as token ids."""
 
     token_ids: list[int]
 
 
 class EmbedsPart(msgspec.Struct, frozen=True, tag="embeds"):
-    """Embeddings in place of tokens, like rows of the embedding table: float32 [num_tokens, hidden size]."""
+    """A part of a prompt as embeddings instead of tokens, like rows of the embedding table: float32 [num_tokens, hidden
+    size].
+    """
 
     rows: bytes
     num_tokens: int
@@ -35,12 +37,12 @@ Part = TextPart | TokensPart | EmbedsPart
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts that follow each other.
+    """The parts of a prompt, in order.
 
-    If any part is text, special tokens are added around the whole prompt. `second` is the second of two texts that
-    are scored together, for `encode` only. `label` is the prompt's text in outputs, and has no other effect.
-    `cache_salt` separates its blocks in the prefix cache from those of other salts. `media` are placed at the anchors
-    of their modality among the parts' tokens.
+    If any part is text, special tokens are added around the whole prompt. `second` is the second of two texts that are
+    scored together, for `encode` only. `label` is the prompt's text in outputs, and has no other effect. `cache_salt`
+    separates the prompt's blocks in the prefix cache from blocks with other salts. `media` are placed at the anchor
+    tokens of their modality among the parts' tokens.
     """
 
     parts: tuple[Part, ...]
@@ -51,8 +53,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensPrompt(TypedDict, total=False):
-    """A tokenized prompt. Media are under their modality, one or a list of them, as bytes of files or as pictures of
-    Pillow; each stands at an anchor token of the prompt.
+    """A tokenized prompt.
+
+    The key of each modality has one media item or a list of items, as bytes of files or as Pillow images; each item
+    stands at an anchor token of the prompt.
     """
 
     prompt_token_ids: list[int]
@@ -64,7 +68,7 @@ class TokensPrompt(TypedDict, total=False):
 
 
 class TextPrompt(TypedDict, total=False):
-    """A prompt as text; the engine's tokenizer encodes it.
+    """A prompt as text, which the engine's tokenizer encodes.
 
     `prompt_pair` is the second of two texts that are scored together, for `encode` only.
     """
@@ -78,10 +82,10 @@ class TextPrompt(TypedDict, total=False):
 
 
 class EmbedsPrompt(TypedDict, total=False):
-    """A prompt as embeddings, an array of float32 or float16, [tokens, hidden size]; `prompt` is a label.
+    """A prompt as embeddings, an array of float32 or float16 [tokens, hidden size]; `prompt` is its text in outputs.
 
-    The embeddings stand for rows of the model's embedding table: the model processes them like those rows, for
-    example scales them. The engine needs `enable_prompt_embeds`.
+    The embeddings stand for rows of the model's embedding table: the model processes them like such rows, for example
+    scales them. The engine needs `enable_prompt_embeds`.
     """
 
     prompt_embeds: Any
@@ -90,7 +94,10 @@ class EmbedsPrompt(TypedDict, total=False):
 
 
 class EmbeddedTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a prompt, from `start` on, given as embeddings: `rows` are float32 [num_tokens, hidden size]."""
+    """Tokens of a prompt, from position `start` on, given as embeddings:
+
+    `rows` are float32 [num_tokens, hidden size].
+    """
 
     start: int
     num_tokens: int
@@ -98,6 +105,6 @@ class EmbeddedTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Returns token ids as little-endian uint32; raises `struct.error` for values that do not fit."""
+    """Returns token ids as little-endian uint32; raises `struct.error` for ids outside of uint32."""
     # struct, not array: 901 -> 386 µs for 100,000 ids.
     return struct.pack(f"<{len(token_ids)}I", *token_ids)

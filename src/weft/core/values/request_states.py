@@ -5,13 +5,13 @@ from enum import StrEnum
 import msgspec
 
 MAX_LISTED = 256
-"""Answers under way that one engine lists; how many more there are it says."""
+"""Maximum number of running and waiting answers that one engine lists; further answers are only counted."""
 MAX_FINISHED = 32
-"""Answers that have ended, of which it still knows the times."""
+"""Maximum number of ended answers whose times an engine stores."""
 
 
 class RequestPhase(StrEnum):
-    """Phase of an answer; a preemption does not return it to an earlier phase."""
+    """Phase of an answer; a preempted answer stays in its phase."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -20,11 +20,12 @@ class RequestPhase(StrEnum):
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one answer of a request. `number` is its place in the order of arrival, and no id for other calls.
+    """State of one answer of a request. `number` is the place of the answer in the order of arrival, not an id.
 
     Seconds are the time spent in a phase so far, None for a phase that has not begun; the answer ended `finished_s`
-    ago. Of its `num_blocks` blocks, other sequences hold `num_shared_blocks` too. An answer that is not `is_running`
-    waits: for scheduling, its grammar, blocks from elsewhere or, after preemption, for free blocks.
+    seconds ago. `num_shared_blocks` of its `num_blocks` blocks are also held by other sequences. An answer without
+    `is_running` waits: for scheduling, for its grammar, for blocks from elsewhere or, after a preemption, for free
+    blocks.
     """
 
     number: int
@@ -44,11 +45,12 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestStates(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of one rank: first the running ones, then the waiting ones, each in the order of service.
+    """Answers of one rank: first the running ones, then the waiting ones, each in the order in which they are
+    scheduled.
 
-    `finished` are the last to end, newest first. The blocks of the KV pool are either held, `num_shared_blocks` of
-    them by several holders (leases included), or free; `num_cached_blocks` of the free ones can still be found by
-    their prefix.
+    `finished` are the answers that ended last, newest first. The blocks of the KV pool are either held or free.
+    `num_shared_blocks` of the held blocks have several holders (leases included); `num_cached_blocks` of the free
+    blocks are still in the prefix cache.
     """
 
     data_parallel_rank: int = 0

@@ -17,13 +17,13 @@ class SpeechTask(StrEnum):
 
 
 class Speech(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording and its task. Languages are ISO 639-1 codes; None: the model detects it.
+    """A recording and the task for it. Languages are ISO 639-1 codes; with None, the model detects the language.
 
-    `prompt` is a text that the answer continues. With `has_timestamps` the tokens include timestamps.
+    `prompt` is a text that the answer continues. With `has_timestamps` the answer's tokens include timestamps.
     """
 
     task: SpeechTask
-    data: bytes  # a file: WAV, FLAC, MP3, MP4
+    data: bytes  # a file in the format WAV, FLAC, MP3 or MP4
     language: str | None = None
     to_language: str | None = None
     prompt: str = ""
@@ -32,9 +32,9 @@ class Speech(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a decoded recording: where its clips begin, and the separator between their texts.
+    """Facts about a decoded recording: the start times of its clips, and the separator between their texts.
 
-    `num_audio_tokens` counts the audio tokens of all clips, which no prompt includes.
+    `num_audio_tokens` counts the audio tokens of all clips, which are not part of any prompt.
     """
 
     duration_s: float
@@ -50,7 +50,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClipOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """New output of one clip. Clips come in order: the last output of a clip precedes the first of the next."""
+    """New output for one clip. Clips come in order: the last output of a clip precedes the first of the next clip."""
 
     recording: Recording
     clip: int

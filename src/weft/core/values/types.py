@@ -1,6 +1,6 @@
-"""Values that cross layers: requests and outputs.
+"""Values that several layers use: requests and outputs.
 
-All are frozen msgspec Structs, so that the same value serves Python callers and the wire between processes. Token ids
+All are frozen msgspec Structs, so that the same value serves Python callers and messages between processes. Token ids
 are plain ints, times are seconds, logprobs are natural logarithms.
 """
 
@@ -18,17 +18,17 @@ from weft.core.values.pictures import PlacedItem
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 
 _PENALTY = Param(-2, 2)
-# Request bodies have other fields for these, or none; clients over gRPC do this work themselves.
+# Request bodies have other fields for these parameters, or none; gRPC clients do this work themselves.
 _IN_PYTHON = Param(body=Carried.NOT, wire=Carried.OWN)
 _NOT_ON_WIRE = Param(wire=Carried.NOT)
 
 
 class OutputKind(StrEnum):
-    """Relation of the outputs of one request to each other."""
+    """Content of the outputs of one request: everything so far, only the new part, or one output at the end."""
 
-    CUMULATIVE = "cumulative"  # each output holds everything so far
-    DELTA = "delta"  # each output holds only what is new
-    FINAL_ONLY = "final_only"  # one output, at the end
+    CUMULATIVE = "cumulative"  # each output has everything so far
+    DELTA = "delta"  # each output has only what is new since the previous output
+    FINAL_ONLY = "final_only"  # one output, when the request has ended
 
 
 class FinishReason(StrEnum):
@@ -42,16 +42,16 @@ class FinishReason(StrEnum):
 
 
 class PoolingKind(StrEnum):
-    """Hidden states of a prompt that a result is pooled from."""
+    """Hidden states of a prompt from which a pooling result is computed."""
 
-    CLS = "cls"  # the first token's
+    CLS = "cls"  # the hidden state of the first token
     LAST = "last"
-    MEAN = "mean"  # all tokens', as one
-    EACH = "each"  # every token's, each by itself
+    MEAN = "mean"  # the mean of the hidden states of all tokens
+    EACH = "each"  # the hidden state of every token: one result per token
 
 
 class PauseMode(StrEnum):
-    """Treatment of requests in flight during a pause."""
+    """Treatment of in-flight requests during a pause."""
 
     ABORT = "abort"
     WAIT = "wait"
@@ -67,8 +67,8 @@ class StructuredOutputsParams(
     """Constraint on the answer: exactly one of the fields, checked by `weft.core.checks.structured`.
 
     `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF. `structural_tag` is
-    JSON: free text in which tags have a form (see `weft.engine.constraints.structural_tag`). JSON is generated
-    without whitespace between its parts, unless `whitespace_pattern` says what may stand there.
+    JSON that describes free text with constrained parts between tags (see `weft.engine.constraints.structural_tag`).
+    JSON is generated without whitespace between its parts, unless `whitespace_pattern` allows some.
     """
 
     json: str | dict[str, Any] | None = None
@@ -83,7 +83,7 @@ class StructuredOutputsParams(
 class RepetitionDetectionParams(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Ends an answer whose last tokens are one pattern repeated `min_count` times.
+    """Settings for ending an answer whose last tokens are one pattern of tokens, repeated `min_count` times.
 
     Patterns have `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens; a `max_pattern_size` of 0 disables
     detection.
@@ -95,19 +95,19 @@ class RepetitionDetectionParams(
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of sampling and stopping. Ranges are checked by `weft.core.checks.validate`.
+    """Parameters of sampling and stopping. `weft.core.checks.validate` checks their ranges.
 
-    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is greedy. `top_k` 0
-    or -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary. `logprob_token_ids` are scored beside the
-    sampled token, in place of the most likely ones. `flat_logprobs` returns logprobs as
+    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is greedy. `top_k` 0 or
+    -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary. `logprob_token_ids` are scored in addition to
+    the sampled token, in place of the most likely tokens. `flat_logprobs` returns logprobs as
     `weft.core.values.logprobs.FlatLogprobs`, which has few objects, instead of lists.
 
     The tokens that may be sampled are restricted by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
-    `min_tokens`; a restriction that would leave no token is skipped at that token. With `structured_outputs`,
-    `ignore_eos` continues the answer only while the constraint allows more. After reasoning (see
-    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once. Reasoning
-    that has `thinking_token_budget` tokens is ended: the tokens of the text that ends it come next, whatever else is
-    requested. -1 is no budget.
+    `min_tokens`; a restriction that would leave no token is skipped for that token. With `structured_outputs`,
+    `ignore_eos` continues the answer only while the constraint allows more. For a model that reasons (see
+    `EngineClient.generate`) the constraint begins after the reasoning, or with `grammar_from_first_token` at the first
+    token. Reasoning that reaches `thinking_token_budget` tokens is ended: the tokens of the text that ends it come
+    next, whatever else is requested. A budget of -1 is no limit.
     """
 
     n: int = 1
@@ -148,7 +148,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 0.0
     presence_penalty: Annotated[float, _PENALTY] = 0.0
     frequency_penalty: Annotated[float, _PENALTY] = 0.0
-    # A logit divided or multiplied by these stays finite in float32.
+    # A logit divided or multiplied by a value in this range stays finite in float32.
     repetition_penalty: Annotated[float, Param(1e-5, 1e5, of_model=True)] = 1.0
     seed: Annotated[
         int | None, Param(-INT64_MAX - 1, INT64_MAX, help="Same seed, same answer.")
@@ -191,29 +191,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def is_greedy(self) -> bool:
-        """True if the most likely token is always taken."""
+        """True if the most likely token is always selected."""
         return self.temperature < 1e-5
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """`stop` as a tuple, whatever form it was given in."""
+        """`stop` as a tuple of strings, whether it was given as one string or as a list."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
 class StreamingInput(msgspec.Struct, frozen=True):
-    """A piece of a prompt that arrives while its request is answered; None keeps the call's parameters."""
+    """A piece of a prompt that arrives during its request; `sampling_params` None keeps the parameters of the call."""
 
     prompt: PromptType
     sampling_params: SamplingParams | None = None
 
 
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter: its public name, its id (>= 1) and the directory that holds it.
+    """A LoRA adapter: its public name, its id (>= 1) and its directory.
 
-    `base_model_name` None is the served model. `load_inplace` loads an adapter again that is already loaded under
-    this name.
+    `base_model_name` None is the served model. `load_inplace` reloads an adapter that is already loaded.
     """
 
     lora_name: str
@@ -224,7 +223,7 @@ class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a call beside its prompt and parameters; see `EngineClient.generate`."""
+    """Options of a request besides its prompt and parameters. `EngineClient.generate` documents them."""
 
     request_id: str
     prompt_text: str | None = None
@@ -235,32 +234,32 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
-    prefiller: Prefill | None = None  # used by the HTTP server before an engine gets the request
+    prefiller: Prefill | None = None  # used by the HTTP server before the engine gets the request
 
 
 class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning that has not ended where the answer begins: the text that ends it, and the tokens of this text."""
+    """Reasoning that is open where the answer begins: the text that ends the reasoning, and this text's tokens."""
 
     end: str
     end_token_ids: list[int]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request: made once, by `EngineClient.prepare`, and trusted from then on.
+    """A checked request: made once, by `EngineClient.prepare`; all later code trusts its values.
 
-    `params` are resolved: `max_tokens` is a number, -1 and True are replaced by their meaning. `request_id` is the
-    caller's label; `engine_id` is unique for the life of the process and is the id that the engine uses.
-    `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set. `arrival_time` is on the monotonic
-    clock of the front process. `grammar` is made from `params.structured_outputs`, which is then None;
-    `bad_token_ids` from `params.bad_words`: the last token of each list may not follow the others. `reasoning` is
-    None unless the answer begins inside reasoning; if another server judges this, the tokens of `reasoning` are
-    unknown, and `reasoning_ended` is the caller's value.
+    `params` are resolved: `max_tokens` is a number, and -1 and True are replaced by the values that they stand for.
+    `request_id` is the caller's label; `engine_id` is unique for the life of the process and is the id that the engine
+    uses. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set. `arrival_time` is on the monotonic
+    clock of the front process. `grammar` is made from `params.structured_outputs`, which is then None; `bad_token_ids`
+    from `params.bad_words`: the last token of each list may not follow the others. `reasoning` is None unless the
+    answer begins inside reasoning; if another server decides this, the tokens of `reasoning` are unknown, and
+    `reasoning_ended` is the caller's value.
 
     Tokens of `prompt_embeds`, which are in the order of the prompt, have id 0; `cache_salt` then distinguishes these
     embeddings from others. Only the number of `media` has been checked: an engine that computes pictures has `items`
-    instead, in order, whose tokens are among `prompt_token_ids`. A request with `pooling` and `pooling_kind`
-    generates nothing, and its `params` are unused. `lora_id`, at least 1, identifies one load of the adapter in
-    `lora_request`: no two loads share an id.
+    instead, in order, whose tokens are among `prompt_token_ids`. A request with `pooling` and `pooling_kind` generates
+    nothing, and its `params` are unused. `lora_id`, at least 1, identifies one load of the adapter in `lora_request`:
+    no two loads share an id.
     """
 
     request_id: str
@@ -290,16 +289,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lora_name(self) -> str | None:
-        """Name of the adapter, which is part of the keys of its blocks in the prefix cache."""
+        """Name of the adapter, which is part of the request's keys in the prefix cache."""
         return None if self.lora_request is None else self.lora_request.lora_name
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of pooling hidden states into one result; used by `EngineClient.encode`.
 
-    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify, whichever the
-    model has. `dimensions` cuts an embedding, and `normalize` (None: the model's setting) scales it to length 1; both
-    are for embeddings. `use_activation` False leaves scores without activation.
+    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify, whichever the model
+    offers. `dimensions` shortens an embedding, and `normalize` (None: the model's setting) scales it to length 1; both
+    are for embeddings. `use_activation` False returns scores without the activation function.
     """
 
     task: str | None = None
@@ -314,7 +313,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Logprob of one token at one position.
 
-    `rank` is 1-based, ties counting against the token; None if unknown, because a wire has no field for it.
+    `rank` is the number of tokens with at least this logprob, itself included; None if an API has no field for it.
     """
 
     logprob: float
@@ -322,22 +321,22 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     decoded_token: str | None = None
 
 
-# Sampled token first, then the best by rank; keyed by token id.
+# Keyed by token id: the sampled token first, then the others by rank.
 PositionLogprobs = dict[int, Logprob]
 
 
-# (token id, log-probability, rank): the sampled token first, then the best by rank.
+# (token id, log-probability, rank): the sampled token first, then the others by rank.
 LogprobRow = list[tuple[int, float, int | None]]
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New output of one step for one answer of a request.
 
-    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token (position 0
-    left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the caller. Draft tokens
-    and accepted ones are counted from the answer's beginning. `pooled` is the whole result of a pooling request:
-    float32 numbers in this machine's byte order. `prompt_token_ids` is set if it differs from the request's, because
-    each media item has become many tokens.
+    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token (position 0 left
+    out). `error` is set only with `FinishReason.ERROR`, and the caller may see its text. Numbers of draft tokens and of
+    accepted tokens are counted from the answer's beginning. `pooled` is the whole result of a pooling request: float32
+    numbers in this machine's byte order. `prompt_token_ids` is set if it differs from the request's, because each media
+    item has become many tokens.
     """
 
     engine_id: str
@@ -358,10 +357,10 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only the new part.
+    """One of the `n` answers. With output kind DELTA, `text`, `token_ids` and `logprobs` hold only the new part.
 
-    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence. Draft tokens and
-    accepted ones are counted from the answer's beginning under every output kind.
+    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence. Numbers of draft
+    tokens and of accepted tokens are counted from the answer's beginning under every output kind.
     """
 
     index: int
@@ -381,11 +380,11 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Output of `generate`: the new part of every answer of one request, or all of it.
+    """Output of `generate`: the new part of every answer of one request, or the whole answers.
 
-    `prompt_logprobs[0]` is None (no token precedes the first one). `num_cached_tokens` counts the prompt tokens taken
-    from the prefix cache when the request first ran. `kv_transfer_params` is for the engine that continues the
-    prompt.
+    `prompt_logprobs[0]` is None (no token precedes the first one). `num_cached_tokens` counts prompt tokens taken
+    from the prefix cache when the request was first scheduled. `kv_transfer_params` are for the engine that continues
+    the prompt.
     """
 
     request_id: str
@@ -399,14 +398,14 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def finished(self) -> bool:
-        """`is_finished`, under vLLM's name."""
+        """Same value as `is_finished`, under vLLM's name."""
         return self.is_finished
 
 
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The one output of `encode`: numbers, row by row.
+    """The only output of `encode`: numbers, row by row.
 
-    `shape` is (numbers,), or (tokens, numbers) for the tasks with a result for every token. An aborted request has no
+    `shape` is (numbers,), or (tokens, numbers) for tasks with a result for every token. An aborted request has no
     numbers, and the shape (0,).
     """
 
@@ -419,10 +418,10 @@ class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
+    """A snapshot of one rank's scheduler and cache, which the engine takes after a step.
 
-    `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt tokens found in
-    the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0 without
+    `gen_throughput` is generated tokens per second, and `cache_hit_rate` the fraction of queried prompt tokens found in
+    the prefix cache, both over a recent window. `num_loras` is the number of loaded adapters; `max_loras` is 0 without
     `--enable-lora`.
     """
 
@@ -446,14 +445,15 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_usage(self) -> float:
-        """Share of the KV pool that live sequences hold, 0..1."""
+        """Fraction of the KV pool that running sequences hold, 0..1."""
         return self.num_used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes. For each block, `media` lists the
-    items with tokens in the block: the item's hash, and its first token, counted from the block's first token.
-    `media` is empty if no block has any items.
+    """Blocks that entered the prefix cache, consecutive blocks of a prefix in order; hashes are 32 bytes.
+
+    For each block, `media` lists the items with tokens in the block: the item's hash, and the position of its first
+    token, counted from the block's first token. `media` is empty if no block has any items.
     """
 
     block_hashes: list[bytes]
@@ -474,14 +474,14 @@ class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
-    """Drop of the whole prefix cache, in every medium."""
+    """The whole prefix cache was dropped, in every storage medium."""
 
 
 KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of the cache in one step. Sequence numbers start at 0 without gaps; `timestamp` is Unix time."""
+    """Changes of the prefix cache in one step. Sequence numbers start at 0 without gaps; `timestamp` is Unix time."""
 
     sequence_number: int
     timestamp: float

@@ -14,7 +14,7 @@ def encode_text(name: str, text: str) -> bytes:
 
 
 def check_text(name: str, value: object) -> None:
-    """Raises `BadRequest` for a value that is not a string or cannot be encoded."""
+    """Raises `BadRequest` unless the value is a string that UTF-8 can encode."""
     if not isinstance(value, str):
         raise BadRequest(name, f"{name} must be text, got a value of type {type(value).__name__}")
     encode_text(name, value)

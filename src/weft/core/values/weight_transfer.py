@@ -1,4 +1,4 @@
-"""Weights that other programs send: the configuration, and the parameters of calls under vLLM's names."""
+"""Weights that other programs send: the configuration, and the arguments of the calls under vLLM's names."""
 
 from typing import Any, Literal
 
@@ -6,19 +6,19 @@ import msgspec
 
 
 class WeightTransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Way for other programs to send weights: a segment of shared memory, or files below `directory`."""
+    """Configuration of weight transfer: by a segment of shared memory, or by files below `directory`."""
 
     backend: Literal["shared_memory", "safetensors"]
     directory: str | None = None
 
 
 class WeightTransferInitRequest(msgspec.Struct, frozen=True):
-    """Information that a backend needs before weights arrive; both backends need none."""
+    """Arguments that a transfer backend needs before weights arrive; both backends need none."""
 
     init_info: dict[str, Any] = {}
 
 
 class WeightTransferUpdateRequest(msgspec.Struct, frozen=True):
-    """The tensors of one call and where they are stored; see `EngineClient.update_weights`."""
+    """The tensors of one call, and the location of their data. `OperatorCalls.update_weights` documents the fields."""
 
     update_info: dict[str, Any]
