@@ -77,7 +77,9 @@ async def test_a_stopped_supervisor_is_left_by_its_api_servers_and_starts_them_a
             asked = [asyncio.create_task(is_answered(clients, "/pause")) for _ in range(4)]
             await within(SERVER_HUNG_S + MARGIN_S, *streams, *asked)
             assert not any([await one for one in asked])
-            await until(lambda: all(not one.is_running() or one.status() == ZOMBIE for one in former))
+            await until(
+                lambda: all(not one.is_running() or one.status() == ZOMBIE for one in former)
+            )
         finally:
             server.send(signal.SIGCONT)
         async with asyncio.timeout(PATIENCE_S):
