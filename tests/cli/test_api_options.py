@@ -8,7 +8,7 @@ import pytest
 from weft.cli.arguments.flags import flag_names, flags
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
-from weft.cli.serving.loading import check_parsers, to_api_options, to_rpc_options
+from weft.cli.serving.loading import check_api_flags, to_api_options, to_rpc_options
 from weft.cli.serving.serve import to_http_options
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
@@ -84,7 +84,7 @@ def test_parsers_that_do_not_go_together_are_refused_at_the_start():
 def test_an_unknown_parser_is_refused(name: str):
     """With those that there are."""
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} 'x' is not known.*auto"):
-        check_parsers(ServeOptions(**{name: "x"}))
+        check_api_flags(ServeOptions(**{name: "x"}))
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,17 @@ def test_an_unknown_parser_is_refused(name: str):
 def test_a_reasoning_parser_that_is_named_holds_for_grpc(given, expected):
     """Not one that was read off a template: callers there render prompts by themselves."""
     assert to_rpc_options(ServeOptions(reasoning_parser=given)).reasoning_parser == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "must be a JSON object"),
+        ('["enable_thinking"]', "must be a JSON object"),
+        ('{"messages": []}', "must not contain 'messages'"),
+    ],
+)
+def test_default_template_kwargs_are_an_object_without_reserved_names(text, message):
+    """An invalid value is refused before the model is read."""
+    with pytest.raises(ConfigError, match=f"--default-chat-template-kwargs.*{message}"):
+        check_api_flags(ServeOptions(default_chat_template_kwargs=text))  # type: ignore[call-arg]

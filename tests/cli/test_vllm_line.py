@@ -13,7 +13,7 @@ from tests.cli.running import SMALL, running, weft
 from weft.cli.main import make_app, run
 from weft.cli.options import ServeOptions
 from weft.cli.serving.finding import find
-from weft.cli.serving.loading import check_parsers, read_template, to_api_options, to_rpc_options
+from weft.cli.serving.loading import check_api_flags, read_template, to_api_options, to_rpc_options
 from weft.cli.serving.serve import check
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import ConfigError
@@ -42,7 +42,7 @@ def fitted(*argv: str) -> Fitted:
     model, options = parsed(*argv)
     assert model is not None
     check(options)
-    check_parsers(options)
+    check_api_flags(options)
     to_api_options(options, read_template(options.chat_template))
     to_rpc_options(options)
     return find(model, options)

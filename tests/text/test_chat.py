@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.busy import PATIENCE_S, is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
-from weft.text.templates.chat import RESERVED_NAMES, ChatTemplate
+from weft.text.templates.chat import RESERVED_NAMES, ChatTemplate, TemplateOptions
 from weft.text.templates.render_processes import RenderLimits
 
 TOKENS = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
@@ -167,7 +167,7 @@ def test_a_template_that_never_ends_is_stopped(source):
     with ChatTemplate(
         "{% if messages[0].role == 'evil' %}" + source + "{% endif %}fine",
         TOKENS,
-        limits=RenderLimits(time_limit_s=0.3),
+        options=TemplateOptions(limits=RenderLimits(time_limit_s=0.3)),
     ) as template:
         template.render(TALK)
         started = time.monotonic()
@@ -180,7 +180,7 @@ def test_a_template_that_never_ends_is_stopped(source):
 def test_only_rendering_counts_against_the_time_limit():
     """The process waits for its next call as long as it takes."""
     limits = RenderLimits(time_limit_s=0.5)
-    with ChatTemplate("fine", TOKENS, limits=limits) as template:
+    with ChatTemplate("fine", TOKENS, TemplateOptions(limits=limits)) as template:
         template.render(TALK)
         time.sleep(0.7)
         assert template.render(TALK) == "fine"
@@ -200,7 +200,7 @@ def test_a_template_is_compiled_under_the_limits_too():
     """Constant expressions are evaluated when a template is compiled."""
     limits = RenderLimits(time_limit_s=0.3)
     with (
-        ChatTemplate("{{ 9 ** (9 ** 9) % 7 }}", TOKENS, limits=limits) as template,
+        ChatTemplate("{{ 9 ** (9 ** 9) % 7 }}", TOKENS, TemplateOptions(limits=limits)) as template,
         pytest.raises(BadRequest, match="did not finish"),
     ):
         template.render(TALK)
@@ -224,7 +224,7 @@ def test_a_template_that_makes_too_much_is_stopped(source):
         time_limit_s=PATIENCE_S, max_chars=100_000, max_memory_bytes=256 * 1024 * 1024
     )
     with (
-        ChatTemplate(source, TOKENS, limits=limits) as template,
+        ChatTemplate(source, TOKENS, TemplateOptions(limits=limits)) as template,
         pytest.raises(BadRequest, match=r"longer than 100000 characters|too much memory"),
     ):
         template.render(TALK)
@@ -290,7 +290,7 @@ def test_malformed_messages_are_bad_requests(messages, words):
 
 def test_messages_beyond_the_input_limit_are_refused():
     """The limit is on what the template is given, before it runs."""
-    template = ChatTemplate("x", TOKENS, limits=RenderLimits(max_input_chars=1000))
+    template = ChatTemplate("x", TOKENS, TemplateOptions(limits=RenderLimits(max_input_chars=1000)))
     with pytest.raises(BadRequest, match="at most 1000"):
         template.render([{"role": "user", "content": "y" * 1000}])
 
@@ -323,7 +323,7 @@ def test_the_form_of_contents_can_be_decided(wants_parts, written):
         "{% for m in messages %}{% for p in m.content %}<{{ p.text or p }}>{% endfor %}{% endfor %}"
     )
     message = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-    with ChatTemplate(source, {}, wants_parts=wants_parts) as template:
+    with ChatTemplate(source, {}, TemplateOptions(wants_parts=wants_parts)) as template:
         assert template.render([message]) == written
 
 

@@ -22,6 +22,15 @@ class ApiOptions:
             "API",
         ),
     ] = "auto"
+    default_chat_template_kwargs: Annotated[
+        str | None,
+        Flag(
+            'Default chat_template_kwargs of every request, as a JSON object such as {"enable_thinking": false}. A '
+            "value of the request replaces the default.",
+            "API",
+            is_json=True,
+        ),
+    ] = None
     trust_request_chat_template: Annotated[
         bool,
         Flag(

@@ -9,8 +9,14 @@ import pytest
 
 from tests.busy import PATIENCE_S, until
 from tests.web.serving import RANDOM, http_serving, serving
+from weft.cli.serving.loading import make_served
 from weft.core.errors import BadRequest
-from weft.text.templates.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RequestTemplates
+from weft.text.templates.chat import (
+    MAX_TEMPLATE_CHARS,
+    ChatTemplate,
+    RequestTemplates,
+    TemplateOptions,
+)
 from weft.text.templates.render_processes import RenderLimits
 from weft.web.options import ApiOptions
 
@@ -26,6 +32,12 @@ BODIES = [
 ]
 
 
+def prompt_length(answer: dict) -> int:
+    if "count" in answer:
+        return answer["count"]
+    return answer["usage"].get("prompt_tokens") or answer["usage"]["input_tokens"]
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_request_brings_its_template(path, body):
     """Its length shows: the prompt is what that template writes, and nothing else."""
@@ -38,13 +50,32 @@ async def test_a_request_brings_its_template(path, body):
             (await client.post(path, json=body | {"chat_template": "x" * length})).json()
             for length in (7, 9)
         ]
-    first, second = (
-        answer.get("count")
-        or answer["usage"].get("prompt_tokens")
-        or answer["usage"]["input_tokens"]
-        for answer in answers
-    )
+    first, second = map(prompt_length, answers)
     assert second - first == 2
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_request_s_template_kwargs_replace_the_server_s_defaults(path, body):
+    """Every API renders with the defaults, the model's template and the request's alike."""
+    options = ApiOptions(
+        default_chat_template_kwargs='{"pad": "1234567", "end": "!"}',
+        trust_request_chat_template=True,
+    )
+    template = "{{ pad }}{{ end }}"
+    bodies = [
+        {},
+        {"chat_template_kwargs": {"pad": "123456789"}},
+        {"chat_template": template + "1234"},
+    ]
+    async with serving(RANDOM, template=template) as one:
+        served = make_served(one.client, one.tokenizer, template, options)
+        async with (
+            http_serving(served) as url,
+            httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
+        ):
+            answers = [(await client.post(path, json=body | more)).json() for more in bodies]
+    plain, longer, own = map(prompt_length, answers)
+    assert (longer - plain, own - plain) == (2, 4)
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
@@ -77,7 +108,9 @@ async def test_a_model_without_template_takes_one():
 @pytest.fixture
 def templates():
     """Those of requests, which may take half a second."""
-    made = RequestTemplates({"bos_token": "<s>"}, limits=RenderLimits(time_limit_s=0.5))
+    made = RequestTemplates(
+        {"bos_token": "<s>"}, TemplateOptions(limits=RenderLimits(time_limit_s=0.5))
+    )
     yield made
     made.close()
 
@@ -112,7 +145,7 @@ async def test_one_that_hangs_holds_up_its_like_alone():
     patient = RenderLimits(time_limit_s=PATIENCE_S)
     with (
         ChatTemplate(MINE, {"bos_token": "<s>"}) as own,
-        closing(RequestTemplates({}, limits=patient)) as templates,
+        closing(RequestTemplates({}, TemplateOptions(limits=patient))) as templates,
     ):
         own.render(SAID)
         others = set(psutil.Process().children())

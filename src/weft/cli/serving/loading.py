@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
@@ -34,7 +36,12 @@ from weft.text.parsers.table import (
     choose_tool_parser,
     make_output_parser,
 )
-from weft.text.templates.chat import ChatTemplate, RequestTemplates
+from weft.text.templates.chat import (
+    RESERVED_NAMES,
+    ChatTemplate,
+    RequestTemplates,
+    TemplateOptions,
+)
 from weft.text.templates.render_processes import RenderLimits
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
@@ -148,7 +155,7 @@ def load(found: Fitted, options: ServeOptions) -> Loaded:
     # Read here first, so that an invalid file is reported before the model loads.
     credentials(rpc_options)
     template = read_template(options.chat_template)
-    check_parsers(options)
+    check_api_flags(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
     found = found.with_tokenizer()
     template = found.checkpoint.chat_template if template is None else template
@@ -178,13 +185,14 @@ def make_served(
     client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
     """Returns the objects that HTTP endpoints use, for a client of any engine."""
-    how: dict[str, Any] = {
-        "wants_parts": _WANTS_PARTS[options.chat_template_content_format],
-        "tool_parser": options.tool_call_parser,
-        "limits": RenderLimits.for_texts(client.info.limits.max_text_chars),
-    }
+    how = TemplateOptions(
+        default_kwargs=read_template_kwargs(options.default_chat_template_kwargs),
+        wants_parts=_WANTS_PARTS[options.chat_template_content_format],
+        tool_parser=options.tool_call_parser,
+        limits=RenderLimits.for_texts(client.info.limits.max_text_chars),
+    )
     tokens = tokenizer.special_tokens
-    template = None if chat_template is None else ChatTemplate(chat_template, tokens, **how)
+    template = None if chat_template is None else ChatTemplate(chat_template, tokens, how)
     trusts_requests = options.trust_request_chat_template
     tool_servers = read_servers(options)
     return Served(
@@ -192,7 +200,7 @@ def make_served(
         tokenizer=tokenizer,
         chat_template=template,
         started_at=int(time.time()),
-        request_templates=RequestTemplates(tokens, **how) if trusts_requests else None,
+        request_templates=RequestTemplates(tokens, how) if trusts_requests else None,
         tool_servers=None if tool_servers is None else ToolServers(tool_servers),
         options=options,
     )
@@ -228,9 +236,10 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
     )
 
 
-def check_parsers(options: ServeOptions) -> None:
-    """Refuses an unknown parser, before the model is read."""
+def check_api_flags(options: ServeOptions) -> None:
+    """Refuses unknown parsers and invalid template arguments, before the model is read."""
     api = pick(options, ApiOptions)
+    read_template_kwargs(api.default_chat_template_kwargs)
     for flag, name, known in (
         ("--tool-call-parser", api.tool_call_parser, TOOL_PARSERS.keys()),
         ("--reasoning-parser", api.reasoning_parser, REASONING_PARSERS.keys()),
@@ -261,6 +270,22 @@ def read_template(given: str | None) -> str | None:
         raise ConfigError(f"--chat-template {path}: not UTF-8 text") from error
     _check_template(text, f"--chat-template {path}")
     return text
+
+
+def read_template_kwargs(text: str | None) -> dict[str, Any]:
+    """Returns the object of --default-chat-template-kwargs. Raises `ConfigError` for any other value."""
+    if text is None:
+        return {}
+    flag = "--default-chat-template-kwargs"
+    try:
+        kwargs = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f'{flag} {text!r} must be a JSON object such as {{"enable_thinking": false}}: {error}'
+        ) from error
+    for name in kwargs.keys() & RESERVED_NAMES:
+        raise ConfigError(f"{flag} must not contain {name!r}: requests set this value")
+    return kwargs
 
 
 def _check_template(text: str, where: str) -> None:

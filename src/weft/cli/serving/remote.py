@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weft.cli.arguments.flags import flag_names, pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, other_block, show_block
-from weft.cli.serving.loading import check_parsers, make_served, read_template, to_api_options
+from weft.cli.serving.loading import check_api_flags, make_served, read_template, to_api_options
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.observe.metrics import Metrics
@@ -93,7 +93,7 @@ def reach(model: str | None, options: ServeOptions) -> Remote:
     refuse_engine_settings(model, options)
     if not options.http:
         raise ConfigError("--remote and --no-http together leave nothing to serve")
-    check_parsers(options)
+    check_api_flags(options)
     return Remote(options, to_targets(options))
 
 

@@ -8,7 +8,7 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
 from weft.cli.serving.banner import Address, other_block, show_block
 from weft.cli.serving.loading import (
-    check_parsers,
+    check_api_flags,
     make_served,
     read_template,
     rpc_address,
@@ -103,7 +103,7 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
     rpc_options = to_rpc_options(options)
     credentials(rpc_options)  # an invalid file is reported before the model loads
     template = read_template(options.chat_template)
-    check_parsers(options)
+    check_api_flags(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
     engine = options.engine_options(model)
     extra = read_engine_args(options.engine_args)

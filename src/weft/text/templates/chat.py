@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Self
@@ -38,36 +39,48 @@ MAX_TEMPLATE_CHARS = 128 * 1024
 _MAX_OPENED = 16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateOptions:
+    """How the operator of a server wants chat templates to be rendered.
+
+    Every rendering passes `default_kwargs` to the template; the `template_kwargs` of a rendering replace values of the
+    same name. `wants_parts` True passes message contents that are lists of parts to the template as lists, and False as
+    strings; None decides by the template's facts. If the template does not write past tool calls, the calls are passed
+    as text in the format of the `tool_parser` family; None chooses the family by the template.
+    """
+
+    default_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wants_parts: bool | None = None
+    tool_parser: str | None = None
+    limits: RenderLimits = field(default_factory=RenderLimits)
+
+
 class ChatTemplate:
     """Chat template of a model. Safe to share between threads.
 
-    `source` is the template's text. `wants_parts` True passes message contents that are lists of parts to the template
-    as lists, and False as strings; None decides by the template's facts. If the template does not write past tool
-    calls, the calls are passed as text in the format of the `tool_parser` family; None chooses the family by the
-    template. The render processes start with the first rendering, restart after a process was killed, and end with
-    `close` or when the template is garbage-collected.
+    `source` is the template's text. Without `processes`, the template has render processes of its own: these start with
+    the first rendering, restart after a process was killed, and end with `close` or when the template is
+    garbage-collected.
     """
 
     def __init__(
         self,
         source: str,
         special_tokens: Mapping[str, str],
-        *,
-        wants_parts: bool | None = None,
-        tool_parser: str | None = None,
-        limits: RenderLimits | None = None,
+        options: TemplateOptions = TemplateOptions(),
         processes: RenderProcesses | None = None,
     ) -> None:
         self.source = source
-        self._family = family_of(source, tool_parser)
+        self._family = family_of(source, options.tool_parser)
         self._special_tokens = dict(special_tokens)
+        self._constants = {**special_tokens, **options.default_kwargs}
         # The model's own template: its errors are errors of the configuration.
         if processes is None:
             _check_syntax(source)
-        self._wants_parts = wants_parts
+        self._wants_parts = options.wants_parts
         self._facts: dict[bool, TemplateFacts] = {}
         self._parameter = "messages" if processes is None else "chat_template"
-        self.processes = processes or RenderProcesses(limits or RenderLimits())
+        self.processes = processes or RenderProcesses(options.limits)
 
     def facts(self, *, has_tools: bool) -> TemplateFacts:
         """The forms of messages that the template accepts, with tools or without; found once, in a process."""
@@ -120,7 +133,7 @@ class ChatTemplate:
         if marker is not None:
             _mark_end(conversation, marker)
         variables = {
-            **self._special_tokens,
+            **self._constants,
             **kwargs,
             "messages": conversation,
             "tools": None if tools is None else list(tools),
@@ -158,17 +171,11 @@ class RequestTemplates:
     """
 
     def __init__(
-        self,
-        special_tokens: Mapping[str, str],
-        *,
-        wants_parts: bool | None = None,
-        tool_parser: str | None = None,
-        limits: RenderLimits | None = None,
+        self, special_tokens: Mapping[str, str], options: TemplateOptions = TemplateOptions()
     ) -> None:
         self._special_tokens = special_tokens
-        self._wants_parts = wants_parts
-        self._tool_parser = tool_parser
-        self.processes = RenderProcesses(limits or RenderLimits())
+        self._options = options
+        self.processes = RenderProcesses(options.limits)
         self._opened: dict[str, ChatTemplate] = {}  # recently used templates, with their facts
 
     def open(self, source: str) -> ChatTemplate:
@@ -179,13 +186,7 @@ class RequestTemplates:
             )
         template = self._opened.get(source)
         if template is None:
-            template = ChatTemplate(
-                source,
-                self._special_tokens,
-                wants_parts=self._wants_parts,
-                tool_parser=self._tool_parser,
-                processes=self.processes,
-            )
+            template = ChatTemplate(source, self._special_tokens, self._options, self.processes)
             template.facts(has_tools=False)
             self._opened = {**self._opened, source: template}
             self._opened = dict(list(self._opened.items())[-_MAX_OPENED:])
