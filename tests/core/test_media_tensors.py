@@ -12,9 +12,11 @@ from weft.core.values.media import (
     MediaConfig,
     MediaItem,
     MediaTensors,
+    Owner,
     Tensor,
     check_anchors,
     check_media,
+    owned,
 )
 
 ANCHOR = 9
@@ -124,3 +126,19 @@ def test_they_are_counted_as_items_are():
     both = Media(tensors=[GIVEN], items=[MediaItem(modality="image", data=b"x")])
     with pytest.raises(BadRequest, match="does not go with"):
         check_media(both, MediaConfig(max_items={"image": 9}))
+
+
+def test_names_of_one_owner_are_given_by_no_other():
+    """Neither as a uuid nor as the hash of tensors; a caller without an owner cannot write such a name either."""
+    item = MediaItem(modality="image", uuid="one")
+    given = Media(items=[item], tensors=[changed(hashes=["one"])])
+    owners = [(None, None), (Owner(tenant="a"), None), (Owner(tenant="b"), None), (None, "a")]
+    names = []
+    for owner, salt in owners:
+        mine = owned(given, owner, salt)
+        assert mine.items[0].uuid == mine.tensors[0].hashes[0]
+        names.append(mine.items[0].uuid)
+    assert len(set(names)) == 4
+    assert names[0] == "one"
+    forged = Media(items=[MediaItem(modality="image", uuid=names[1])])
+    assert owned(forged, None, None).items[0].uuid != names[1]

@@ -53,18 +53,25 @@ def placed(seed: int, start: int, rows: int = 2, columns: int = 2) -> PlacedItem
 class PictureRunner(FakeRunner):
     """K/V of a row are a hash of its token, or of its row of the tower, and of its positions.
 
-    `encoded` are the numbers of windows of each item that the tower computed.
+    `encoded` are the numbers of windows of each item that the tower computed. The tower fails on items of `broken`
+    windows: it raises `failure`, or without one returns a row too few.
     """
 
     def __init__(self, vocab_size: int = 64) -> None:
         super().__init__(vocab_size)
         self.encoded: list[int] = []
+        self.broken: int | None = None
+        self.failure: Exception | None = None
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
         """See `TowerRunner`: a row is made of its four patches alone."""
         num_rows = sum(h * w // 4 for _, h, w in inputs.grids)
         sums = inputs.patches.reshape(num_rows, -1).sum(1)
         self.encoded.append(num_rows)
+        if num_rows == self.broken:
+            if self.failure is not None:
+                raise self.failure
+            sums = sums[1:]
         return np.stack([sums, 2 * sums, 3 * sums, 4 * sums], 1).astype(np.float32)
 
     def _store(self, batch: Batch) -> None:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from tests.web.anthropic.calls import create
 from tests.web.openai.calls import CHAT, answer
 from tests.web.serving import serving
 from weft.core.errors import BadRequest
+from weft.core.tenant_client import as_tenant
+from weft.core.tenants import Tenant, TenantRules
 from weft.core.values.types import RequestOptions, SamplingParams
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
@@ -291,6 +294,48 @@ async def test_a_uuid_does_not_replace_a_picture_that_is_sent(saved):
     for made in (mine, alone):
         assert made["choices"][0]["message"] == plain["choices"][0]["message"]
     assert both["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+
+
+def seen_by(served, tenant: str, *, salts: bool = False):
+    """The server as callers with a key of this tenant find it."""
+    rules = Tenant(TenantRules(name=tenant))
+    client = as_tenant(served.client, rules, salts=salts, hides_cached_tokens=False)
+    return replace(served, client=client)
+
+
+async def test_uuids_of_tenants_and_salts_are_apart(saved):
+    """A uuid stands for no picture of another tenant, nor for one that came with another cache salt."""
+    known = {"type": "image_url", "image_url": None, "uuid": "one"}
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        ours, theirs = seen_by(served, "ours"), seen_by(served, "theirs")
+        first = await answer(ours, CHAT, chat({**image(1), "uuid": "one"}))
+        for caller, salt in ((theirs, None), (served, None), (ours, "salt")):
+            with pytest.raises(BadRequest, match=r"uuid of image 1: .* send the picture again"):
+                await answer(caller, CHAT, chat(known, cache_salt=salt))
+        for caller, salt in ((theirs, None), (served, None), (ours, "salt")):
+            await answer(caller, CHAT, chat({**image(2), "uuid": "one"}, cache_salt=salt))
+        again = await answer(ours, CHAT, chat(known))
+    assert again["choices"][0]["message"] == first["choices"][0]["message"]
+
+
+async def test_callers_with_salts_share_no_results_of_pictures(saved):
+    """Response times tell nobody whether another tenant, or another salt, has sent the same picture."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        callers = [
+            (served, {}),
+            (seen_by(served, "a"), {}),
+            (seen_by(served, "a", salts=True), {}),
+            (seen_by(served, "b", salts=True), {}),
+            (served, {"cache_salt": "a"}),
+            (served, {"cache_salt": "b"}),
+        ]
+        hashes = []
+        for caller, fields in callers:
+            given = {**prompt(1), **fields}
+            request = await caller.client.prepare(given, GREEDY, RequestOptions(request_id="r"))
+            hashes.append(request.items[0].hash)
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 5
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from tests.doubles.picture_runner import PLACEHOLDER, PictureRunner, pictures_config, placed
 from tests.doubles.stepping import SteppingEngine, make_engine
 from weft.core.values.pictures import PlacedItem
+from weft.core.values.types import FinishReason
 
 BEFORE, AFTER = [5, 6, 7, 8, 9], [10, 11, 12]
 
@@ -184,3 +185,48 @@ def test_cache_events_name_the_items_of_each_block() -> None:
     engine.finish("named", token_ids, items=items, max_tokens=1)
     [stored] = engine.scheduler.cache.take_events()
     assert stored.media == [[], [(items[0].hash, 1)], [(items[0].hash, -3)]]
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("no"), None])
+def test_a_picture_that_the_tower_cannot_compute_fails_its_own_requests(failure) -> None:
+    """An error, lack of memory or wrong rows end the requests with this picture; other requests of the step go on."""
+    engine = make()
+    engine.runner.broken, engine.runner.failure = 6, failure
+    engine.submit("text", [3, 4, 5, 6, 7, 8], max_tokens=6)
+    token_ids, items = prompt_of(1, rows=3)
+    for name in ("broken", "twin"):
+        engine.submit(name, token_ids, items=items, max_tokens=6)
+    engine.submit("good", *prompt_of(1, 2)[:1], items=prompt_of(1, 2)[1], max_tokens=6)
+    engine.run()
+    for name in ("broken", "twin"):
+        [ended] = engine.answers[name]
+        assert (ended.finish_reason, ended.token_ids) == (FinishReason.ERROR, [])
+        assert ended.error.startswith("image: the model could not compute this picture")
+    assert engine.answers["good"][0].token_ids == ALONE
+    text = make().finish("text", [3, 4, 5, 6, 7, 8], max_tokens=6)
+    assert engine.answers["text"][0].token_ids == text.token_ids
+    engine.scheduler.check()
+
+
+def test_nothing_that_a_failed_picture_left_is_found_later() -> None:
+    """The next request with the picture computes the tower again, and all blocks from the picture on."""
+    engine = make()
+    engine.runner.broken, engine.runner.failure = 6, MemoryError()
+    answer(engine, "broken", 1, rows=3)
+    engine.runner.broken = None
+    again = answer(engine, "again", 1, rows=3)
+    assert again.token_ids == answer(make(), "alone", 1, rows=3).token_ids
+    assert (again.error, again.num_cached_tokens) == (None, 0)
+    assert engine.runner.encoded == [6, 6]
+    engine.scheduler.check()
+
+
+def test_a_picture_that_fails_in_a_later_chunk_ends_all_answers_of_its_request() -> None:
+    """Chunks before the picture were computed; the steps after it never run."""
+    engine = make(max_num_batched_tokens=4)
+    engine.runner.broken, engine.runner.failure = 6, RuntimeError()
+    token_ids, items = prompt_of(1, rows=3)
+    engine.submit("many", token_ids, items=items, max_tokens=6, n=2)
+    engine.run()
+    assert [a.finish_reason for a in engine.answers["many"]] == [FinishReason.ERROR] * 2
+    engine.scheduler.check()

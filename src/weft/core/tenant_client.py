@@ -9,6 +9,7 @@ import msgspec
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.errors import NotFound
 from weft.core.tenants import Tenant
+from weft.core.values.media import Owner
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
     LoRARequest,
@@ -94,9 +95,12 @@ class TenantClient:
             return options
         if lora is not None and not tenant.may_use(lora.lora_name):
             raise NotFound(f"The model {lora.lora_name[:64]!a} does not exist", "model")
-        if tenant.rules.priority is None:
-            return options
-        return msgspec.structs.replace(options, priority=tenant.rules.priority)
+        priority = tenant.rules.priority
+        return msgspec.structs.replace(
+            options,
+            priority=options.priority if priority is None else priority,
+            media_owner=Owner(tenant=tenant.rules.name, is_apart=self._salts),
+        )
 
     async def _followed(
         self, running: AsyncGenerator[RequestOutput, None], meter: "_Meter"

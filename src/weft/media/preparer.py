@@ -30,8 +30,10 @@ class PicturePreparer:
         self._slots = asyncio.Semaphore(sources.limits.max_prompts)
         self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
 
-    async def prepare(self, media: Media) -> list[PreparedItem]:
-        """Returns the items in order; raises `BadRequest` for an item that cannot be fetched or decoded."""
+    async def prepare(self, media: Media, salt: str | None = None) -> list[PreparedItem]:
+        """Returns the items in order; raises `BadRequest` for an item that cannot be fetched or decoded. Items of
+        different salts have different hashes.
+        """
         if media.tensors:
             raise BadRequest(
                 TENSORS, f"{TENSORS}: this engine takes pictures as files, not tensors"
@@ -39,7 +41,7 @@ class PicturePreparer:
         for item in media.items:
             if item.modality != WHAT:
                 raise BadRequest(FIELD, f"{item.modality}: this engine takes pictures only")
-        processor = self._processor.changed(media.processor_kwargs)
+        processor = self._processor.salted(salt).changed(media.processor_kwargs)
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             async with self._threads:
@@ -49,9 +51,9 @@ class PicturePreparer:
         hashes = await asyncio.to_thread(self._check, processor, media)
         digests = self._named(processor, media, hashes)
         found = {d: item for d in digests if (item := self._cache.get(d)) is not None}
-        missing = {d: item for d, item in zip(digests, media.items, strict=True) if d not in found}
+        missing = {d: place for place, d in enumerate(digests) if d not in found}
         if missing:
-            for item in await asyncio.to_thread(_process, processor, missing):
+            for item in await asyncio.to_thread(_process, processor, media.items, missing):
                 self._cache.put(item)
                 found[item.hash] = item
         items = [found[digest] for digest in digests]
@@ -76,14 +78,14 @@ class PicturePreparer:
         caller who sends a picture is answered about this picture.
         """
         digests = []
-        for item, digest in zip(media.items, hashes, strict=True):
+        for number, (item, digest) in enumerate(zip(media.items, hashes, strict=True), 1):
             name = None if item.uuid is None else processor.name(item.uuid)
             if name is not None and digest is not None:
                 self._cache.name(name, digest)
             elif name is not None:
                 digest = self._cache.digest_of(name)
             if digest is None:
-                raise _unknown(item)
+                raise _unknown(number)
             digests.append(digest)
         return digests
 
@@ -96,17 +98,21 @@ class PicturePreparer:
         await self._fetcher.aclose()
 
 
-def _process(processor: PictureProcessor, missing: Mapping[str, MediaItem]) -> list[PreparedItem]:
-    items = []
-    for digest, item in missing.items():
-        if item.data is None:
-            raise _unknown(item)
-        items.append(processor.prepare(item.data, digest))
-    return items
+def _process(
+    processor: PictureProcessor, items: Sequence[MediaItem], missing: Mapping[str, int]
+) -> list[PreparedItem]:
+    """Prepares the missing items, given by hash and place."""
+    prepared = []
+    for digest, place in missing.items():
+        data = items[place].data
+        if data is None:
+            raise _unknown(place + 1)
+        prepared.append(processor.prepare(data, digest))
+    return prepared
 
 
-def _unknown(item: MediaItem) -> BadRequest:
+def _unknown(number: int) -> BadRequest:
     return BadRequest(
         "uuid",
-        f"uuid {item.uuid!a}: this server has no such picture any more; send the picture again",
+        f"uuid of image {number}: this server has no such picture any more; send the picture again",
     )

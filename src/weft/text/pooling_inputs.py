@@ -6,7 +6,6 @@ from typing import Any
 from weft.core.checks.pooling import validate_pooling
 from weft.core.checks.validate import (
     Limits,
-    validate_cache_salt,
     validate_prompt,
 )
 from weft.core.config.engine import EngineConfig
@@ -60,7 +59,6 @@ class PoolingInputs:
         if prompt.media is not None:
             raise Unsupported("media are not supported by encode: it takes texts and token ids")
         resolved = validate_pooling(params, self._pooler, self._limits)
-        validate_cache_salt(prompt.cache_salt)
         encoded = self._encode(prompt, params, options.tokenization_kwargs or {})
         validate_prompt(encoded.ids, self._limits, num_new=0)
         assert self._pooler is not None, "validate_pooling has refused it otherwise"

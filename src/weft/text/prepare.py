@@ -22,7 +22,7 @@ from weft.core.checks.validate import (
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.values.media import check_anchors, check_media
+from weft.core.values.media import check_anchors, check_media, media_salt, owned
 from weft.core.values.pictures import ItemPreparer, PlacedItem, PreparedItem
 from weft.core.values.prompts import Prompt, TokensPart
 from weft.core.values.types import (
@@ -89,21 +89,18 @@ class InputProcessor:
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
         """Tokenise, truncate, validate and resolve. Raises `BadRequest` or `Unsupported`."""
         arrived_at = self._clock()
-        self._check(params, options)
-        given = read_prompt(prompt() if callable(prompt) else prompt)
+        given = self._given(prompt, params, options)
         return self._read(given, params, options, arrived_at)
 
     async def prepare(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
         """Like `process`, for the event loop's thread: long texts are processed on another thread."""
         arrived_at = self._clock()
-        self._check(params, options)
-        given = read_prompt(prompt() if callable(prompt) else prompt)
-        if given.media is not None and self._items is not None:
-            check_media(given.media, self._media)
-            items = await self._items.prepare(given.media)
+        given = self._given(prompt, params, options)
+        items: list[PreparedItem] = []
+        if given.media is not None and self._items is not None and not self._is_pooling:
+            salt = media_salt(options.media_owner, given.cache_salt)
+            items = await self._items.prepare(given.media, salt)
             given = msgspec.structs.replace(given, media=None)
-        else:
-            items = []
         read = partial(self._read, given, params, options, arrived_at, items)
         num_chars, num_ids = size_of(given)
         # There may be hundreds of bad words, each in two spellings.
@@ -135,6 +132,17 @@ class InputProcessor:
         )
         options = msgspec.structs.replace(options, tokenization_kwargs=None)
         return self.process(whole, params, options)
+
+    def _given(self, prompt: Source, params: Params, options: RequestOptions) -> Prompt:
+        """Checks what does not depend on tokens; returns the prompt, with media of names that are the owner's alone."""
+        self._check(params, options)
+        given = read_prompt(prompt() if callable(prompt) else prompt)
+        validate_cache_salt(given.cache_salt)
+        if given.media is None or isinstance(params, PoolingParams):
+            return given
+        check_media(given.media, self._media)
+        media = owned(given.media, options.media_owner, given.cache_salt)
+        return msgspec.structs.replace(given, media=media)
 
     def _check(self, params: Params, options: RequestOptions) -> None:
         _check_options(options)
@@ -176,7 +184,6 @@ class InputProcessor:
             return self._pooling.read(prompt, params, options, engine_id, arrived_at)
         kwargs = options.tokenization_kwargs or {}
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
-        validate_cache_salt(prompt.cache_salt)
         if params.stop and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
         if prepared or prompt.media is not None:
@@ -227,7 +234,6 @@ class InputProcessor:
         if prepared:
             _check_beside_media(params, how, are_items=True)
         if prompt.media is not None:
-            check_media(prompt.media, self._media)
             check_tensors(prompt.media.tensors)
             _check_beside_media(params, how, are_items=bool(prompt.media.items))
 

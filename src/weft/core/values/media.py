@@ -3,6 +3,7 @@
 Media are files, or tensors that a processor outside this server has made from files.
 """
 
+import hashlib
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -18,6 +19,7 @@ MAX_BYTES = 64 * 2**20  # of all items of a prompt together, encoded
 FIELD = "media"
 TENSORS = "mm_inputs"
 PROCESSOR_KWARGS = "mm_processor_kwargs"
+_OWNED = "weft-owned:"
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,13 @@ class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: frozenset[str] = frozenset()
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Tenant that media belong to. A tenant that `is_apart` shares no cached results with other tenants."""
+
+    tenant: str
+    is_apart: bool = False
+
+
 class Media(msgspec.Struct, frozen=True, kw_only=True):
     """All media of a prompt, per modality in the order of their anchors, and arguments of the model's processor.
 
@@ -100,6 +109,46 @@ class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
 def takes(modality: Modality, config: MediaConfig | None) -> bool:
     """True if an engine with this config accepts items of the modality."""
     return config is not None and config.max_items.get(modality, 0) > 0
+
+
+def owned(media: Media, owner: Owner | None, cache_salt: str | None) -> Media:
+    """Returns the media with names that no other tenant, and no request with another cache salt, can give to an item
+    of its own: neither as a `uuid` nor as an entry of `hashes`.
+    """
+    tenant = None if owner is None else owner.tenant
+    return msgspec.structs.replace(
+        media,
+        items=[
+            item
+            if item.uuid is None
+            else msgspec.structs.replace(item, uuid=_own_name(item.uuid, tenant, cache_salt))
+            for item in media.items
+        ],
+        tensors=[
+            msgspec.structs.replace(
+                given, hashes=[_own_name(name, tenant, cache_salt) for name in given.hashes]
+            )
+            for given in media.tensors
+        ],
+    )
+
+
+def media_salt(owner: Owner | None, cache_salt: str | None) -> str | None:
+    """Returns the salt of hashes of media: requests of different salts share no results, so that response times tell
+    nothing about other callers' media. None for requests that share with all others.
+    """
+    tenant = owner.tenant if owner is not None and owner.is_apart else None
+    if tenant is None and cache_salt is None:
+        return None
+    return msgspec.json.encode((tenant, cache_salt)).decode()
+
+
+def _own_name(name: str, tenant: str | None, cache_salt: str | None) -> str:
+    # Names without an owner stay as they are, unless they look like one that has an owner.
+    if tenant is None and cache_salt is None and not name.startswith(_OWNED):
+        return name
+    content = msgspec.json.encode((tenant, cache_salt, name))
+    return _OWNED + hashlib.sha256(content).hexdigest()
 
 
 def check_media(media: Media, config: MediaConfig | None) -> None:

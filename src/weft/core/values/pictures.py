@@ -156,8 +156,10 @@ class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
 class ItemPreparer(Protocol):
     """Prepares the media of a prompt for the vision tower."""
 
-    async def prepare(self, media: Media) -> list[PreparedItem]:
-        """Returns the prepared items in order; raises `BadRequest` for an item that cannot be prepared."""
+    async def prepare(self, media: Media, salt: str | None = None) -> list[PreparedItem]:
+        """Returns the prepared items in order; raises `BadRequest` for an item that cannot be prepared. Items of
+        different salts have different hashes.
+        """
 
     def clear(self) -> None:
         """Drops all cached items."""

@@ -13,7 +13,7 @@ import msgspec
 from weft.core.values.declare import INT32_MAX, INT64_MAX, Carried, Param
 from weft.core.values.kv_cache import Medium
 from weft.core.values.kv_transfer import Prefill
-from weft.core.values.media import Media
+from weft.core.values.media import Media, Owner
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 
@@ -234,6 +234,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
+    media_owner: Owner | None = None
     prefiller: Prefill | None = None  # used by the HTTP server before the engine gets the request
 
 
@@ -258,8 +259,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Tokens of `prompt_embeds`, which are in the order of the prompt, have id 0; `cache_salt` then distinguishes these
     embeddings from others. Only the number of `media` has been checked: an engine that computes pictures has `items`
     instead, in order, whose tokens are among `prompt_token_ids`. A request with `pooling` and `pooling_kind` generates
-    nothing, and its `params` are unused. `lora_id`, at least 1, identifies one load of the adapter in `lora_request`:
-    no two loads share an id.
+    nothing, and its `params` are unused. `lora_id`, at least 1, is unique for each load of the `lora_request`.
     """
 
     request_id: str

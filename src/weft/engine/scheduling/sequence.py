@@ -38,7 +38,8 @@ _NO_CHANGES = _changes(SamplingParams())
 class ItemOutput:
     """Output of the tower for one picture. The arrays are None until a step has computed them.
 
-    `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden].
+    `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden]. If the tower failed, the arrays are zeros and
+    `error` is the message for every request that holds the output.
     """
 
     item: PlacedItem
@@ -46,6 +47,7 @@ class ItemOutput:
     num_holders: int = 0
     embeds: FloatArray | None = None
     deep_embeds: FloatArray | None = None
+    error: str | None = None
 
 
 class SequenceStatus(Enum):

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from weft.core.values.pictures import PicturesConfig, PlacedItem
+from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import ItemOutput, Sequence
 from weft.media.processors.patches import grid_of
 from weft.model.towers.positions import PlacedGrid, rope_positions
@@ -64,8 +65,11 @@ class TowerOutputs:
             if end is None or sequence.request.items[index].end <= end:
                 output = sequence.outputs.pop(index)
                 output.num_holders -= 1
-                if output.embeds is None and not output.num_holders:
-                    self._drop(output)  # the step that should compute it did not run
+                is_computed = output.embeds is not None and output.error is None
+                if not is_computed and not output.num_holders:
+                    self._drop(
+                        output
+                    )  # the tower failed, or the step that should compute it did not run
 
     def clear(self) -> None:
         """Drops all outputs that nobody holds. Call it only between steps."""
@@ -128,6 +132,26 @@ class TowerOutputs:
         if self._outputs.get(output.item.hash) is output:
             del self._outputs[output.item.hash]
             self._num_bytes -= output.num_bytes
+
+
+def failures(plan: Plan, block_size: int) -> dict[Sequence, str]:
+    """Returns the errors of the sequences in the plan that need an output which the tower could not compute.
+
+    Such a sequence holds the output, or it shares a block that the step computes from the output.
+    """
+    errors: dict[Sequence, str] = {}
+    error_by_block: dict[int, str] = {}
+    for sequence in (entry.sequence for entry in plan.entries):
+        for index, output in sequence.outputs.items():
+            if output.error is not None:
+                errors[sequence] = output.error
+                first = sequence.request.items[index].start // block_size
+                error_by_block |= dict.fromkeys(sequence.block_ids[first:], output.error)
+    for sequence in (entry.sequence for entry in plan.entries) if errors else ():
+        shared = next((b for b in sequence.block_ids if b in error_by_block), None)
+        if shared is not None:
+            errors.setdefault(sequence, error_by_block[shared])
+    return errors
 
 
 def place_items(sequences: list[Sequence], config: PicturesConfig) -> None:

@@ -21,6 +21,7 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.step.step_forward import ModelForward, StepForward
 from weft.engine.step.step_sampler import StepSample, StepSampler
+from weft.engine.step.tower_step import with_failed_items
 from weft.engine.weights.engine_model import EngineModel
 
 Lap = Callable[..., None]
@@ -65,6 +66,8 @@ class StepParts:
         outputs: list[SequenceOutput] = []
         for part, results in parts:
             lap("sample")
+            if self.scheduler.cache.outputs is not None:
+                results = with_failed_items(part, results, self.scheduler.cache.block_size)
             outputs += self.scheduler.commit(part, results)
             lap("commit")
         self.count(plan, outputs)

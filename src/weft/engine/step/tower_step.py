@@ -1,5 +1,6 @@
 """Computes the tower for the items that a step begins with."""
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -7,18 +8,49 @@ import numpy as np
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import TowerInputs, TowerRunner
 from weft.core.values.pictures import PicturesConfig
+from weft.engine.scheduling.plan import FailedRow, Plan, Result
 from weft.engine.scheduling.sequence import ItemOutput
+from weft.engine.scheduling.tower_outputs import failures
 from weft.media.processors.patches import to_patches
+
+log = logging.getLogger("weft.engine")
 
 
 def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) -> None:
-    """Fills in the outputs, one item after the other: the tower's work on an item is bounded, that on all is not."""
+    """Fills in the outputs, one item after the other: the tower's work on an item is bounded, that on all is not.
+
+    An item that the tower cannot compute fails its own requests: the step computes zeros in its place.
+    """
     assert isinstance(runner, TowerRunner), "the runner's model must accept pictures"
     for output in outputs:
-        patches, grids = to_patches(output.item.tiles, config.settings.pixels)
-        rows = runner.encode(TowerInputs(patches, grids))
-        assert rows.shape == (output.item.num_rows, config.row_size), "the tower made other rows"
+        try:
+            rows = _compute(runner, output, config)
+        # The tower is the root of its item's work: any error, lack of memory too, ends the item's requests alone.
+        except Exception as error:
+            log.exception("the tower could not compute the picture %s", output.item.hash)
+            output.error = (
+                f"image: the model could not compute this picture: {type(error).__name__}"
+            )
+            rows = np.zeros((output.item.num_rows, config.row_size), np.float32)
         output.embeds, output.deep_embeds = _split(rows, config.hidden_size)
+
+
+def with_failed_items(plan: Plan, results: list[Result], block_size: int) -> list[Result]:
+    """Returns the results, with an error for each sequence that needs an output which the tower could not compute."""
+    errors = failures(plan, block_size)
+    if not errors:
+        return results
+    return [
+        FailedRow(errors[entry.sequence]) if entry.sequence in errors else result
+        for entry, result in zip(plan.entries, results, strict=True)
+    ]
+
+
+def _compute(runner: TowerRunner, output: ItemOutput, config: PicturesConfig) -> FloatArray:
+    patches, grids = to_patches(output.item.tiles, config.settings.pixels)
+    rows = runner.encode(TowerInputs(patches, grids))
+    assert rows.shape == (output.item.num_rows, config.row_size), "the tower made other rows"
+    return rows
 
 
 def _split(rows: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import msgspec
@@ -34,6 +34,7 @@ class PictureProcessor:
     settings: PictureSettings
     tokens: PictureTokens
     encode: Encode
+    salt: str | None = None  # a part of the hashes of all items
 
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
         """Returns the item for a file; `digest` is its `hash`. Raises `BadRequest` for a file that cannot be read."""
@@ -64,8 +65,12 @@ class PictureProcessor:
                 return tiles, line_pieces(tiles, settings, tokens)
         assert_never(settings)
 
+    def salted(self, salt: str | None) -> "PictureProcessor":
+        """Returns the processor for a request with this salt."""
+        return self if salt == self.salt else replace(self, salt=salt)
+
     def digest(self, content: bytes) -> str:
-        """Returns the hash of an item, which depends on the settings."""
+        """Returns the hash of an item, which depends on the settings and the salt."""
         return self._hash("content", content)
 
     def name(self, uuid: str) -> str:
@@ -73,7 +78,8 @@ class PictureProcessor:
         return self._hash("uuid", uuid.encode())
 
     def _hash(self, kind: str, content: bytes) -> str:
-        digest = hashlib.sha256(msgspec.json.encode((kind, self.settings)))
+        salt = () if self.salt is None else (self.salt,)
+        digest = hashlib.sha256(msgspec.json.encode((kind, self.settings, *salt)))
         digest.update(content)
         return digest.hexdigest()
 
@@ -82,11 +88,7 @@ class PictureProcessor:
         settings = self.settings
         for name, value in (kwargs or {}).items():
             settings = _changed(settings, name, value)
-        return self if settings is self.settings else _with(self, settings)
-
-
-def _with(processor: PictureProcessor, settings: PictureSettings) -> PictureProcessor:
-    return PictureProcessor(settings, processor.tokens, processor.encode)
+        return self if settings is self.settings else replace(self, settings=settings)
 
 
 def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSettings:
