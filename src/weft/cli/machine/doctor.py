@@ -99,6 +99,7 @@ def check_server(options: ServeOptions) -> Iterator[Check]:
     yield from check_pair("HTTP TLS", http, "--ssl-certfile", http.ssl_certfile)
     yield from check_pair("gRPC TLS", rpc, "--grpc-tls-cert", rpc.tls_cert)
     for flag, path in (
+        ("--ssl-ca-certs", http.ssl_ca_certs),
         ("--grpc-tls-client-ca", rpc.tls_client_ca),
         ("--remote-tls-ca", options.remote_tls_ca),
     ):
@@ -123,7 +124,7 @@ def check_pair(
     """Checks that a certificate and its key can be loaded; nothing without TLS."""
     try:
         loaded = (
-            server_tls(options.ssl_certfile, options.ssl_keyfile)
+            server_tls(options.tls_files)
             if isinstance(options, HttpOptions)
             else credentials(options)
         )

@@ -8,6 +8,7 @@ from typing import Annotated
 from weft.core.errors import ConfigError
 from weft.core.values.declare import Flag
 from weft.core.values.speech import MAX_FILE_BYTES
+from weft.http.tls import TlsFiles
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 
@@ -77,6 +78,34 @@ class HttpOptions:
     ssl_keyfile: Annotated[Path | None, Flag("Private key (PEM) of --ssl-certfile.", "Server")] = (
         None
     )
+    ssl_ca_certs: Annotated[
+        Path | None,
+        Flag(
+            "CA certificates (PEM) for client certificates, which clients must then present (mutual TLS) unless "
+            "--ssl-cert-reqs says otherwise.",
+            "Server",
+        ),
+    ] = None
+    ssl_cert_reqs: Annotated[
+        int | None,
+        Flag(
+            "Client certificates: 0 are not requested, 1 are checked if presented, 2 are required. Default: 2 with "
+            "--ssl-ca-certs, 0 without.",
+            "Server",
+        ),
+    ] = None
+    ssl_ciphers: Annotated[
+        str | None,
+        Flag("Ciphers of TLS 1.2 and older, as a list of OpenSSL's; default: Python's.", "Server"),
+    ] = None
+    enable_ssl_refresh: Annotated[
+        bool,
+        Flag(
+            "Load the files of --ssl-certfile, --ssl-keyfile and --ssl-ca-certs again when they change; new "
+            "connections use the new certificate.",
+            "Server",
+        ),
+    ] = False
     allowed_origins: Annotated[
         tuple[str, ...],
         Flag("Allowed CORS origin, or *; repeatable.", "Server"),
@@ -115,6 +144,17 @@ class HttpOptions:
     ping_interval_s: float = 15.0
 
     @property
+    def tls_files(self) -> TlsFiles:
+        """The files and rules of TLS."""
+        return TlsFiles(
+            cert=self.ssl_certfile,
+            key=self.ssl_keyfile,
+            client_ca=self.ssl_ca_certs,
+            client_certificates=self.ssl_cert_reqs,
+            ciphers=self.ssl_ciphers,
+        )
+
+    @property
     def has_api_keys(self) -> bool:
         """Whether requests need a key."""
         return bool(self.api_keys) or self.api_key_file is not None
@@ -123,6 +163,8 @@ class HttpOptions:
         """Raises `ConfigError` with the flag's name for settings that would leave the server open or useless."""
         if not all(key.strip() for key in (*self.api_keys, *self.control_api_keys)):
             raise ConfigError("--api-key and --control-api-key must not be empty")
+        if self.ssl_cert_reqs not in (None, 0, 1, 2):
+            raise ConfigError(f"--ssl-cert-reqs must be 0, 1 or 2, not {self.ssl_cert_reqs}")
         for origin in self.allowed_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ConfigError(

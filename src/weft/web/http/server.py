@@ -12,7 +12,7 @@ from functools import partial
 from uvicorn.config import Config
 
 from weft.core.errors import ConfigError, Unavailable
-from weft.http.tls import server_tls
+from weft.http.tls import TlsRefresh, server_tls
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
@@ -41,7 +41,12 @@ class HttpServer:
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._ssl = server_tls(options.ssl_certfile, options.ssl_keyfile)
+        self._ssl = server_tls(options.tls_files)
+        self._refresh = (
+            TlsRefresh(self._ssl, options.tls_files)
+            if self._ssl is not None and options.enable_ssl_refresh
+            else None
+        )
 
     async def start(self) -> int:
         """Starts to listen and to answer probes; returns the bound port. Raises `ConfigError` if the server cannot
@@ -117,10 +122,20 @@ class HttpServer:
         await self._state.close()
 
     def _tick(self) -> None:
-        """The date that every answer carries."""
+        """Sets the date of responses, and looks for new certificate files, once a second."""
+        if self._refresh is not None:
+            _read_certificates(self._refresh)
         date = formatdate(time.time(), usegmt=True).encode()
         self._connections.default_headers = [(b"date", date)]
         self._clock = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+
+def _read_certificates(refresh: TlsRefresh) -> None:
+    try:
+        if refresh.look():
+            log.info("the certificate files changed: new connections use the new certificate")
+    except ConfigError as error:
+        log.error("the certificate files changed, and the server keeps the old ones: %s", error)
 
 
 def _listen(options: HttpOptions) -> socket.socket:
