@@ -39,6 +39,7 @@ class HttpWorker:
     num_events: int = 5
     pages: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # what else a GET finds
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)  # streams wait before their end
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left in mid-stream
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,7 +96,10 @@ class HttpWorker:
             _write_chunk(writer, b'data: {"model":"m","n":%d}\n\n' % number)
             await writer.drain()
             await asyncio.sleep(0.005)
-        _write_chunk(writer, b'data: {"usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n')
+        await self.may_end.wait()
+        _write_chunk(
+            writer, b'data: {"model":"m","usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n'
+        )
         _write_chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
 
@@ -122,6 +126,7 @@ async def http_worker(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[H
     """A running HTTP worker."""
     worker = HttpWorker()
     worker.may_answer.set()
+    worker.may_end.set()
     server = await asyncio.start_server(worker.serve, host, port)
     worker.address = f"{host}:{server.sockets[0].getsockname()[1]}"
     try:
@@ -140,6 +145,7 @@ class FakePod:
         self.worker = HttpWorker(f"{ip}:{port}", delay_s=0.01)
         self.worker.pages = {"/health": (200, b"ok"), "/metrics": (200, LOAD)}
         self.worker.may_answer.set()
+        self.worker.may_end.set()
         self.gone_at = float("inf")
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()

@@ -24,50 +24,51 @@ _sym_db = _symbol_database.Default()
 
 from weft.pb import ext_proc_core_pb2 as ext__proc__core__pb2
 from weft.pb import ext_proc_type_pb2 as ext__proc__type__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0e\x65xt_proc.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x13\x65xt_proc_core.proto\x1a\x13\x65xt_proc_type.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xb0\x04\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfigurationB\t\n\x07request\"\xa0\x01\n\x15ProtocolConfiguration\x12\x42\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\'.envoy.service.ext_proc.v3.BodySendMode\x12\x43\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\'.envoy.service.ext_proc.v3.BodySendMode\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\xc4\x04\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.StructB\n\n\x08response\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\xb3\x02\n\x0e\x43ommonResponse\x12H\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatus\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12>\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\"x\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12L\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00\x42\n\n\x08mutation\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\xd5\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12:\n\x0bgrpc_status\x18\x04 \x01(\x0b\x32%.envoy.service.ext_proc.v3.GrpcStatus\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\x1c\n\nGrpcStatus\x12\x0e\n\x06status\x18\x01 \x01(\r*n\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\x12\x08\n\x04GRPC\x10\x05\x32\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0e\x65xt_proc.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x13\x65xt_proc_core.proto\x1a\x13\x65xt_proc_type.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xb0\x04\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfigurationB\t\n\x07request\"\xa0\x01\n\x15ProtocolConfiguration\x12\x42\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\'.envoy.service.ext_proc.v3.BodySendMode\x12\x43\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\'.envoy.service.ext_proc.v3.BodySendMode\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\x81\x05\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12;\n\x18override_message_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\n\n\x08response\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\xb3\x02\n\x0e\x43ommonResponse\x12H\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatus\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12>\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\"x\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12L\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00\x42\n\n\x08mutation\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\xd5\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12:\n\x0bgrpc_status\x18\x04 \x01(\x0b\x32%.envoy.service.ext_proc.v3.GrpcStatus\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\x1c\n\nGrpcStatus\x12\x0e\n\x06status\x18\x01 \x01(\r*n\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\x12\x08\n\x04GRPC\x10\x05\x32\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'weft.pb.ext_proc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BODYSENDMODE']._serialized_start=2718
-  _globals['_BODYSENDMODE']._serialized_end=2828
-  _globals['_PROCESSINGREQUEST']._serialized_start=118
-  _globals['_PROCESSINGREQUEST']._serialized_end=678
-  _globals['_PROTOCOLCONFIGURATION']._serialized_start=681
-  _globals['_PROTOCOLCONFIGURATION']._serialized_end=841
-  _globals['_HTTPHEADERS']._serialized_start=843
-  _globals['_HTTPHEADERS']._serialized_end=929
-  _globals['_HTTPBODY']._serialized_start=931
-  _globals['_HTTPBODY']._serialized_end=978
-  _globals['_HTTPTRAILERS']._serialized_start=980
-  _globals['_HTTPTRAILERS']._serialized_end=1045
-  _globals['_PROCESSINGRESPONSE']._serialized_start=1048
-  _globals['_PROCESSINGRESPONSE']._serialized_end=1628
-  _globals['_HEADERSRESPONSE']._serialized_start=1630
-  _globals['_HEADERSRESPONSE']._serialized_end=1708
-  _globals['_BODYRESPONSE']._serialized_start=1710
-  _globals['_BODYRESPONSE']._serialized_end=1785
-  _globals['_TRAILERSRESPONSE']._serialized_start=1787
-  _globals['_TRAILERSRESPONSE']._serialized_end=1873
-  _globals['_COMMONRESPONSE']._serialized_start=1876
-  _globals['_COMMONRESPONSE']._serialized_end=2183
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2127
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2183
-  _globals['_HEADERMUTATION']._serialized_start=2185
-  _globals['_HEADERMUTATION']._serialized_end=2287
-  _globals['_BODYMUTATION']._serialized_start=2289
-  _globals['_BODYMUTATION']._serialized_end=2409
-  _globals['_STREAMEDBODYRESPONSE']._serialized_start=2411
-  _globals['_STREAMEDBODYRESPONSE']._serialized_end=2470
-  _globals['_IMMEDIATERESPONSE']._serialized_start=2473
-  _globals['_IMMEDIATERESPONSE']._serialized_end=2686
-  _globals['_GRPCSTATUS']._serialized_start=2688
-  _globals['_GRPCSTATUS']._serialized_end=2716
-  _globals['_EXTERNALPROCESSOR']._serialized_start=2830
-  _globals['_EXTERNALPROCESSOR']._serialized_end=2957
+  _globals['_BODYSENDMODE']._serialized_start=2811
+  _globals['_BODYSENDMODE']._serialized_end=2921
+  _globals['_PROCESSINGREQUEST']._serialized_start=150
+  _globals['_PROCESSINGREQUEST']._serialized_end=710
+  _globals['_PROTOCOLCONFIGURATION']._serialized_start=713
+  _globals['_PROTOCOLCONFIGURATION']._serialized_end=873
+  _globals['_HTTPHEADERS']._serialized_start=875
+  _globals['_HTTPHEADERS']._serialized_end=961
+  _globals['_HTTPBODY']._serialized_start=963
+  _globals['_HTTPBODY']._serialized_end=1010
+  _globals['_HTTPTRAILERS']._serialized_start=1012
+  _globals['_HTTPTRAILERS']._serialized_end=1077
+  _globals['_PROCESSINGRESPONSE']._serialized_start=1080
+  _globals['_PROCESSINGRESPONSE']._serialized_end=1721
+  _globals['_HEADERSRESPONSE']._serialized_start=1723
+  _globals['_HEADERSRESPONSE']._serialized_end=1801
+  _globals['_BODYRESPONSE']._serialized_start=1803
+  _globals['_BODYRESPONSE']._serialized_end=1878
+  _globals['_TRAILERSRESPONSE']._serialized_start=1880
+  _globals['_TRAILERSRESPONSE']._serialized_end=1966
+  _globals['_COMMONRESPONSE']._serialized_start=1969
+  _globals['_COMMONRESPONSE']._serialized_end=2276
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2220
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2276
+  _globals['_HEADERMUTATION']._serialized_start=2278
+  _globals['_HEADERMUTATION']._serialized_end=2380
+  _globals['_BODYMUTATION']._serialized_start=2382
+  _globals['_BODYMUTATION']._serialized_end=2502
+  _globals['_STREAMEDBODYRESPONSE']._serialized_start=2504
+  _globals['_STREAMEDBODYRESPONSE']._serialized_end=2563
+  _globals['_IMMEDIATERESPONSE']._serialized_start=2566
+  _globals['_IMMEDIATERESPONSE']._serialized_end=2779
+  _globals['_GRPCSTATUS']._serialized_start=2781
+  _globals['_GRPCSTATUS']._serialized_end=2809
+  _globals['_EXTERNALPROCESSOR']._serialized_start=2923
+  _globals['_EXTERNALPROCESSOR']._serialized_end=3050
 # @@protoc_insertion_point(module_scope)

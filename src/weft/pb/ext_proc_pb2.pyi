@@ -1,5 +1,8 @@
+import datetime
+
 from weft.pb import ext_proc_core_pb2 as _ext_proc_core_pb2
 from weft.pb import ext_proc_type_pb2 as _ext_proc_type_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -76,7 +79,7 @@ class HttpTrailers(_message.Message):
     def __init__(self, trailers: _Optional[_Union[_ext_proc_core_pb2.HeaderMap, _Mapping]] = ...) -> None: ...
 
 class ProcessingResponse(_message.Message):
-    __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "immediate_response", "dynamic_metadata")
+    __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "immediate_response", "dynamic_metadata", "override_message_timeout")
     REQUEST_HEADERS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_BODY_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +88,7 @@ class ProcessingResponse(_message.Message):
     RESPONSE_TRAILERS_FIELD_NUMBER: _ClassVar[int]
     IMMEDIATE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_METADATA_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_MESSAGE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     request_headers: HeadersResponse
     response_headers: HeadersResponse
     request_body: BodyResponse
@@ -93,7 +97,8 @@ class ProcessingResponse(_message.Message):
     response_trailers: TrailersResponse
     immediate_response: ImmediateResponse
     dynamic_metadata: _struct_pb2.Struct
-    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    override_message_timeout: _duration_pb2.Duration
+    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class HeadersResponse(_message.Message):
     __slots__ = ("response",)

@@ -25,6 +25,7 @@ from tests.epp.server.messages import (
 from weft.epp.decision.tickets import Ending
 from weft.epp.request.parsers.payload import frame
 from weft.epp.request.values import Usage
+from weft.epp.server.ext_proc import STREAMED
 from weft.pb.vllm_engine_pb2 import (
     EmbedResponse,
     GenerateComplete,
@@ -284,6 +285,58 @@ async def test_a_finished_response_is_not_abandoned():
     await stream.send(response_headers(), response_body(JSON_USAGE, end=True))
     stream.exchange.close()
     assert stream.director.endings == [Ending.NATURAL]
+
+
+async def kept(**decision: object) -> Stream:
+    """A stream whose gateway keeps each piece of the response until it is answered."""
+    message = request_headers()
+    message.protocol_config.response_body_mode = STREAMED
+    stream = Stream(FakeDirector(**({"tracks_response": True} | decision)))
+    await stream.send(message, request_body())
+    return stream
+
+
+@given(places=CUTS)
+async def test_pieces_that_the_gateway_keeps_are_answered_one_by_one(places: list[int]):
+    """Without their bytes, which the gateway has."""
+    stream = await kept()
+    await stream.send(response_headers(content_type="text/event-stream"))
+    pieces = cut(SSE, places)
+    answers = await stream.send(*(response_body(piece) for piece in pieces))
+    assert [one.response_body.response.HasField("body_mutation") for one in answers] == [
+        False for _ in pieces
+    ]
+    await stream.send(response_body(b"", end=True))
+    assert stream.director.usages == [Usage(num_prompt_tokens=9, num_completion_tokens=4)]
+    assert stream.exchange.is_done
+
+
+@given(places=CUTS)
+async def test_the_model_is_renamed_in_pieces_that_the_gateway_keeps(places: list[int]):
+    """Each answer replaces its piece, by fewer bytes where a name may go on in the next."""
+    stream = await kept(rewritten_model="served")
+    await stream.send(response_headers(content_type="text/event-stream"))
+    *pieces, last = cut(SSE, places)
+    answers = await stream.send(*(response_body(piece) for piece in pieces))
+    answers += await stream.send(response_body(last, end=True))
+    body = b"".join(one.response_body.response.body_mutation.body for one in answers)
+    assert len(answers) == len(pieces) + 1
+    assert body == SSE.replace(b'"served"', b'"m"')
+
+
+async def test_a_picker_that_stops_leaves_only_where_nothing_is_lost():
+    """Not while it holds half a name, nor where the gateway has given bytes away."""
+    stream = await kept(rewritten_model="served")
+    await stream.send(response_headers(content_type="text/event-stream"))
+    assert stream.exchange.may_stop
+    await stream.send(response_body(b'data: {"model":"ser'))
+    assert not stream.exchange.may_stop
+    await stream.send(response_body(b'ved"}'))
+    assert stream.exchange.may_stop
+    stream.exchange.shut_down()
+    assert stream.director.endings == [Ending.UNFOLLOWED]
+    other = await followed()
+    assert not other.exchange.may_stop
 
 
 async def test_a_gateway_that_keeps_responses_to_itself_is_left_alone():

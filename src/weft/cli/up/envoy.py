@@ -187,7 +187,8 @@ def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
             "request_body_mode": "BUFFERED" if is_buffered else "FULL_DUPLEX_STREAMED",
             "request_trailer_mode": "SEND",
             "response_header_mode": "SEND",
-            "response_body_mode": "FULL_DUPLEX_STREAMED",
+            # Envoy keeps each piece until the picker has answered, so a response outlives the picker that follows it.
+            "response_body_mode": "STREAMED",
             "response_trailer_mode": "SEND",
         },
         # Without this, Envoy drops the picker's choice, which is sent as metadata too.

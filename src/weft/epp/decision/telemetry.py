@@ -149,6 +149,8 @@ class RequestMetrics:
         duration_s = now - ticket.started
         if num_input := usage.num_prompt_tokens or ticket.num_prompt_tokens:
             self._of(ticket.labels).input_tokens.observe(num_input)
+        if ending is Ending.UNFOLLOWED:
+            return
         if ending is not Ending.NATURAL or ticket.status != 200:
             code = "ModelServerError" if ticket.status != 200 else str(ending)
             self._metrics.request_error.labels(*ticket.labels, code).inc()

@@ -1,13 +1,18 @@
 """The decision for a request, and the ticket that lives until its response ends."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+
+from weft.core.headers import DECISION
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Usage
+
+_MAX_EXPLANATION: Final = 4096  # gateways and clients limit the size of headers
 
 
 class Ending(StrEnum):
@@ -17,6 +22,7 @@ class Ending(StrEnum):
     DISCONNECTED = "client-disconnected"
     ERROR = "error"
     EVICTED = "evicted"
+    UNFOLLOWED = "unfollowed"  # the picker stopped; the response went on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,21 @@ class Decision:
     tracks_response: bool = False  # True if a plugin or a metric needs the response phase
     # Ticket of a scheduled request, passed on to the response's events.
     ticket: Ticket | None = None
+
+    def with_header(self, name: str, value: str) -> "Decision":
+        """The decision with one more header for the model server."""
+        return replace(self, set_headers={**self.set_headers, name: value})
+
+    def explained(self, summary: Mapping[str, Any] | None) -> "Decision":
+        """The decision with its explanation, in a response header and in metadata."""
+        if summary is None:
+            return self
+        text = msgspec.json.encode(summary).decode()[:_MAX_EXPLANATION]
+        return replace(
+            self,
+            response_headers={**self.response_headers, DECISION: text},
+            metadata={**self.metadata, DECISION: summary},
+        )
 
 
 class OpenTickets:

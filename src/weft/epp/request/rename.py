@@ -26,6 +26,11 @@ class Rename:
         self._longest = len(_KEY) + 2 * _MAX_SPACE + 1 + len(self._name)
         self._held = b""
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no bytes are held back."""
+        return not self._held
+
     def feed(self, data: bytes) -> bytes:
         """Takes bytes of the response and returns those that can be sent now."""
         text = self._pattern.sub(self._replace, self._held + data)

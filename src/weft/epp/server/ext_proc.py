@@ -42,6 +42,7 @@ MAX_PIECE_BYTES: Final = 62_000
 MAX_LAST_PIECE_BYTES: Final = 8_000
 FULL_DUPLEX: Final = BodySendMode.FULL_DUPLEX_STREAMED
 BUFFERED: Final = BodySendMode.BUFFERED
+STREAMED: Final = BodySendMode.STREAMED
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _TRAILERS: Final = TrailersResponse()
@@ -112,6 +113,12 @@ def _to_dict(message: HeaderMap, most: int | None = None) -> dict[str, str]:
 def headers_size(message: HttpHeaders) -> int:
     """Bytes the headers take on the wire."""
     return message.headers.ByteSize()
+
+
+def announced_length(headers: Mapping[str, str]) -> int:
+    """The length of the body that a client announces; 0 if there is none or it is invalid."""
+    text = headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
@@ -222,6 +229,28 @@ def response_body(
     if answer is not None:
         add_metadata(answer, metadata)
         yield answer
+
+
+def retained_response_body(
+    body: bytes | None, metadata: Mapping[str, Any] | None = None
+) -> ProcessingResponse:
+    """The answer to a piece of a response that the gateway keeps. `body` replaces the piece unless it is None."""
+    common = CommonResponse()
+    if body is not None:
+        common.body_mutation.body = body
+    answer = ProcessingResponse(response_body=BodyResponse(response=common))
+    add_metadata(answer, metadata)
+    return answer
+
+
+def nothing() -> ProcessingResponse:
+    """A message without effect, for a stream that ends while no message of the gateway waits for an answer.
+
+    Envoy ignores a timeout of 0.
+    """
+    answer = ProcessingResponse()
+    answer.override_message_timeout.SetInParent()
+    return answer
 
 
 def request_trailers() -> ProcessingResponse:

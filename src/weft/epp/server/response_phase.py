@@ -37,11 +37,17 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 
 
 class ResponsePhase:
-    """The response of one request; without `followed` it is passed on unread."""
+    """The response of one request; without `followed` it is passed on unread.
 
-    def __init__(self, listener: Director, followed: Followed | None) -> None:
+    `is_retained` is True if the gateway keeps each piece of the body until the piece is answered.
+    """
+
+    def __init__(
+        self, listener: Director, followed: Followed | None, *, is_retained: bool = False
+    ) -> None:
         self._listener = listener
         self._followed = followed
+        self._is_retained = is_retained
         self._reader: Reader = NoReader()
         self._rename: Rename | None = None
         self._has_begun = False
@@ -78,14 +84,23 @@ class ResponsePhase:
             elif self._reader.has_output:
                 self._has_begun = True
                 self._listener.on_first_token(followed.ticket)
+        is_renamed = self._rename is not None
         if self._rename is not None:
             body = self._rename.feed(body) + (self._rename.flush() if is_last else b"")
         metadata = self._end() if is_last else None
-        yield from ext_proc.response_body(body, is_last=is_last, metadata=metadata)
+        if self._is_retained:
+            yield ext_proc.retained_response_body(body if is_renamed else None, metadata)
+        else:
+            yield from ext_proc.response_body(body, is_last=is_last, metadata=metadata)
+
+    @property
+    def holds_bytes(self) -> bool:
+        """True if bytes of the response are held back, because a model name may continue in the next piece."""
+        return self._rename is not None and not self._rename.is_empty
 
     def on_trailers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
         """The end of a gRPC response."""
-        if self._rename is not None:
+        if self._rename is not None and not self._is_retained:
             yield from ext_proc.response_body(self._rename.flush(), is_last=False)
         self._note_grpc_status(ext_proc.read_trailers(message.response_trailers))
         yield ext_proc.response_trailers(self._end())

@@ -9,13 +9,11 @@ import logging
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-import msgspec
-
-from weft.core.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
+from weft.core.headers import DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.core.observe.log import REQUEST
 from weft.core.observe.tracing import Tracer
 from weft.epp.decision.director import Director
@@ -36,7 +34,6 @@ log = logging.getLogger("weft.epp")
 _MAX_REQUEST_ID = 256
 # Maximum number of headers that are read of a request with too many; the protocol's own come first.
 _MAX_REFUSED_HEADERS = 64
-_MAX_EXPLANATION = 4096  # gateways and clients limit the size of headers
 _BODY_MODES = (ext_proc.FULL_DUPLEX, ext_proc.BUFFERED)
 _BODY_MODE_NAMES = "FULL_DUPLEX_STREAMED or BUFFERED"
 
@@ -100,6 +97,9 @@ class Exchange:
         self._dropped: list[str] = []  # headers to remove, because their values are no longer right
         self._is_held = False  # True if the gateway holds the body until the decision
         self._can_follow = True
+        self._is_retained = (
+            False  # True if the gateway keeps pieces of the response until they are answered
+        )
         self._is_counted = False  # True once the director has counted the request or its refusal
         self._response: ResponsePhase | None = None
         self._span: RequestSpan | None = None
@@ -113,6 +113,17 @@ class Exchange:
     def is_answered(self) -> bool:
         """True if the request was routed or refused."""
         return self._phase in {Phase.PASS, Phase.RESPONSE, Phase.DONE}
+
+    @property
+    def may_stop(self) -> bool:
+        """True if the picker can end the stream between two messages: the request can still be refused, or its
+        response goes on without the picker and loses nothing.
+        """
+        if not self.is_answered:
+            return True
+        response = self._response
+        is_whole = response is not None and not response.holds_bytes
+        return self._phase is Phase.RESPONSE and self._is_retained and is_whole
 
     def receive(self, message: ProcessingRequest) -> Awaitable[Iterator[ProcessingResponse]]:
         """Answers to one message, in order; a refusal is always the last.
@@ -156,8 +167,13 @@ class Exchange:
         return ext_proc.refusal(refused, is_grpc=self._call.is_grpc)
 
     def shut_down(self) -> ProcessingResponse:
-        """The answer to a request that the picker can no longer look at."""
-        return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
+        """Returns the last message of a stream that the picker ends because it stops."""
+        if not self.is_answered:
+            return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
+        if self._response is not None:
+            self._response.abandon(Ending.UNFOLLOWED)
+        self._phase = Phase.DONE
+        return ext_proc.nothing()
 
     def evict(self) -> ProcessingResponse:
         """The answer that ends a routed request, because flow control evicted it."""
@@ -204,7 +220,7 @@ class Exchange:
                 return self._schedule_at_once(parser)
             case Reads.BODY:
                 self._phase = Phase.GATHER
-                self._check_body_size(_announced(self._headers))
+                self._check_body_size(ext_proc.announced_length(self._headers))
                 return iter((ext_proc.held_headers(),) if self._is_held else ())
 
     def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
@@ -231,7 +247,8 @@ class Exchange:
             log.error("the gateway's request_body_mode must be %s", _BODY_MODE_NAMES)
             raise Refused(500, f"the gateway must send bodies to the picker {_BODY_MODE_NAMES}")
         self._is_held = has_body and modes.request_body_mode == ext_proc.BUFFERED
-        self._can_follow = modes.response_body_mode == ext_proc.FULL_DUPLEX
+        self._is_retained = modes.response_body_mode == ext_proc.STREAMED
+        self._can_follow = self._is_retained or modes.response_body_mode == ext_proc.FULL_DUPLEX
 
     async def _schedule_at_once(self, parser: Parser) -> Iterator[ProcessingResponse]:
         request = parser.parse(self._call)
@@ -291,7 +308,7 @@ class Exchange:
             if not self._call.is_grpc:
                 self._dropped.append("content-encoding")  # the unpacked body is passed on
             elif (name := self._parser.model_header) is not None:
-                decision = _with_header(decision, name, decision.rewritten_model)
+                decision = decision.with_header(name, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.PASS)
         if self._is_held:
             self._release()
@@ -369,7 +386,7 @@ class Exchange:
         self, request: InferenceRequest, decision: Decision, dialect: Dialect, phase: Phase
     ) -> Iterator[ProcessingResponse]:
         if self._services.explain is not None:
-            decision = _explained(decision, self._services.explain(request.request_id))
+            decision = decision.explained(self._services.explain(request.request_id))
         is_followed, ticket = False, decision.ticket
         if ticket is not None and self._can_follow and has_reason_to_follow(request, decision):
             is_followed = True
@@ -382,7 +399,7 @@ class Exchange:
                 ticket=ticket,
                 dialect=dialect,
             )
-            self._response = ResponsePhase(self._services.director, followed)
+            self._response = self._follow(followed)
         elif ticket is not None and decision.tracks_response:
             # The gateway does not send responses to the picker: all that is counted until the response ends, ends
             # now.
@@ -416,7 +433,7 @@ class Exchange:
     def _on_response(self, kind: str, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
         """Handles a response, which may begin before the request ends: an early refusal, or a bidirectional call."""
         if self._response is None:
-            self._response = ResponsePhase(self._services.director, None)
+            self._response = self._follow(None)
         match kind:
             case "response_headers":
                 answers = self._response.on_headers(message)
@@ -425,6 +442,9 @@ class Exchange:
             case _:
                 answers = self._response.on_trailers(message)
         return self._until_finished(answers, self._response)
+
+    def _follow(self, followed: Followed | None) -> ResponsePhase:
+        return ResponsePhase(self._services.director, followed, is_retained=self._is_retained)
 
     def _until_finished(
         self, answers: Iterator[ProcessingResponse], response: ResponsePhase
@@ -438,25 +458,3 @@ class Exchange:
         self._services.held.give(self._num_bytes)
         self._num_bytes = 0
         self._chunks.clear()
-
-
-def _explained(decision: Decision, summary: Mapping[str, Any] | None) -> Decision:
-    """The decision with its explanation, in a response header and in metadata."""
-    if summary is None:
-        return decision
-    text = msgspec.json.encode(summary).decode()[:_MAX_EXPLANATION]
-    return replace(
-        decision,
-        response_headers={**decision.response_headers, DECISION: text},
-        metadata={**decision.metadata, DECISION: summary},
-    )
-
-
-def _with_header(decision: Decision, name: str, value: str) -> Decision:
-    return replace(decision, set_headers={**decision.set_headers, name: value})
-
-
-def _announced(headers: Mapping[str, str]) -> int:
-    """The length that a client announces; 0 if there is none or it is invalid."""
-    text = headers.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
