@@ -78,11 +78,11 @@ def test_what_fits_is_taken():
         ([changed(hashes=["a", ""])], "1 to 256 characters"),
         ([changed(hashes=["a", "b" * 257])], "got 257"),
         ([with_tensor("scale", Tensor(dtype="float32", shape=(2,), data=bytes(4)))], "take 8 bytes, got 4"),
-        ([with_tensor("pixels", tensor(3, 3))], r"2 items have 2 rows, got the shape \[3, 3\]"),
+        ([with_tensor("pixels", tensor(3, 3))], r"the first size must be 2 for 2 items, got the shape \[3, 3\]"),
         ([with_tensor("pixels", tensor())], r"got the shape \[\]"),
-        ([with_tensor("patches", tensor(6, 4))], "have 5 rows"),
+        ([with_tensor("patches", tensor(6, 4))], "the first size must be 5 for 2 items"),
         ([with_tensor("rows", sizes(6, -1))], "must not be negative"),
-        ([with_tensor("rows", sizes(2, 2, 1))], "a size for each of 2"),
+        ([with_tensor("rows", sizes(2, 2, 1))], "one size for each of 2"),
         ([with_tensor("rows", tensor(2))], "must be a tensor of"),
         ([changed(flat={"patches": "nowhere"})], "'nowhere' must be a tensor"),
     ],
@@ -100,7 +100,7 @@ def test_a_layout_that_does_not_fit_is_refused(given: list[MediaTensors], words:
         ({"placeholders": [(1, 2), (5, 2)]}, "outside the prompt, which has 6"),
         ({"placeholders": [(1, 2), (4, 0)]}, "outside the prompt"),
         ({"placeholders": [(4, 1), (1, 4)]}, "overlaps another"),
-        ({"embed_token_id": 7}, "there is no 7"),
+        ({"embed_token_id": 7}, "must contain the token 7"),
     ],
 )
 def test_places_that_are_none_are_refused(fields: dict, words: str):
@@ -124,7 +124,7 @@ def test_they_are_counted_as_items_are():
     with pytest.raises(BadRequest, match="at most 1"):
         check_media(Media(tensors=[GIVEN]), MediaConfig(max_items={"image": 1}))
     both = Media(tensors=[GIVEN], items=[MediaItem(modality="image", data=b"x")])
-    with pytest.raises(BadRequest, match="does not go with"):
+    with pytest.raises(BadRequest, match="cannot be combined with"):
         check_media(both, MediaConfig(max_items={"image": 9}))
 
 

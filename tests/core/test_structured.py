@@ -51,8 +51,8 @@ GOOD = [
 BAD = [
     ({}, "structured_outputs", "exactly one of json, .* got none"),
     ({"regex": "a", "choice": ["a"]}, "structured_outputs", "got regex and choice"),
-    ({"json": ""}, "json", "is empty"),
-    ({"json": " \n"}, "json", "is empty"),
+    ({"json": ""}, "json", "must not be empty"),
+    ({"json": " \n"}, "json", "must not be empty"),
     ({"json": "{"}, "json", "not valid JSON"),
     ({"json": "[]"}, "json", "must be a schema"),
     ({"json": "false"}, "json", "must be a schema"),
@@ -71,7 +71,7 @@ BAD = [
     ({"json": {"const": "é" * 2**20}}, "json", "at most 65536 bytes of UTF-8, got more"),
     ({"json_object": False}, "json_object", "must be true"),
     ({"json_object": 1}, "json_object", "must be true"),
-    ({"regex": ""}, "regex", "is empty"),
+    ({"regex": ""}, "regex", "must not be empty"),
     ({"regex": "a\0"}, "regex", "NUL"),
     ({"regex": "\ud800"}, "regex", "lone surrogate"),
     ({"regex": 5}, "regex", "must be text"),
@@ -79,7 +79,7 @@ BAD = [
     ({"regex": "a{2,1000000}"}, "regex", "at most 10000 times"),
     ({"regex": "a{99999999999999999999}"}, "regex", "at most 10000 times"),
     ({"regex": "é" * MAX_GRAMMAR_BYTES}, "regex", "got 131072"),
-    ({"grammar": ""}, "grammar", "is empty"),
+    ({"grammar": ""}, "grammar", "must not be empty"),
     ({"grammar": "(" * (MAX_GRAMMAR_BYTES + 1)}, "grammar", "at most 65536 bytes"),
     ({"choice": []}, "choice", "at least one"),
     ({"choice": "ab"}, "choice", "must be a list"),
@@ -92,7 +92,7 @@ BAD = [
     ({"structural_tag": "{"}, "structural_tag", "not valid JSON"),
     ({"structural_tag": ""}, "structural_tag", "empty"),
     ({"structural_tag": 5}, "structural_tag", "must be text"),
-    ({"structural_tag": '{"type": "structural_tag"}'}, "structural_tag", "one of"),
+    ({"structural_tag": '{"type": "structural_tag"}'}, "structural_tag", "either format or structures"),
     (
         {"structural_tag": '{"type": "structural_tag", "format": {}, "begin": ""}'},
         "structural_tag",
@@ -102,11 +102,11 @@ BAD = [
     (
         {"structural_tag": '{"type": "structural_tag", "format": {"pattern": "a{99999}"}}'},
         "structural_tag",
-        "repeats at most",
+        "a repetition must be at most",
     ),
-    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern", "goes with json"),
-    ({"json_object": True, "whitespace_pattern": ""}, "whitespace_pattern", "is empty"),
-    ({"json_object": True, "whitespace_pattern": " " * 257}, "whitespace_pattern", "is empty"),
+    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern", "allowed with json"),
+    ({"json_object": True, "whitespace_pattern": ""}, "whitespace_pattern", "must not be empty"),
+    ({"json_object": True, "whitespace_pattern": " " * 257}, "whitespace_pattern", "must not be empty"),
     ({"json_object": True, "whitespace_pattern": "a" * 257}, "whitespace_pattern", "at most 256"),
 ]
 

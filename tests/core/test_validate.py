@@ -319,7 +319,7 @@ def test_ids_to_score_take_the_place_of_the_best():
     for logprobs in (None, 128):
         given = {"logprob_token_ids": ids, "logprobs": logprobs}
         assert resolved(limits=limits, **given).logprobs == 128
-    with pytest.raises(BadRequest, match="logprobs must equal the 128 logprob_token_ids"):
+    with pytest.raises(BadRequest, match="logprobs must be 128, the number of logprob_token_ids"):
         resolved(limits=limits, logprob_token_ids=ids, logprobs=5)
 
 
@@ -341,6 +341,6 @@ def test_a_prompt_has_so_many_scores_and_no_more():
     limits = Limits(vocab_size=400, max_model_len=2**20, max_pool_tokens=2**20)
     most = SamplingParams(prompt_logprobs=1, n=2)
     assert resolve_params(most, MAX_PROMPT_SCORES // 4, limits).prompt_logprobs == 1
-    with pytest.raises(BadRequest, match="at most 262144 log-probabilities") as refusal:
+    with pytest.raises(BadRequest, match="at most 262144 prompt logprobs") as refusal:
         resolve_params(most, MAX_PROMPT_SCORES // 4 + 1, limits)
     assert refusal.value.parameter == "prompt_logprobs"

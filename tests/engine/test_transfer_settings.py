@@ -163,7 +163,7 @@ FOUND = computed_at(1) | {"remote_block_ids": [[1, 2]]}
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"do_remote_decode": True}, "not both possible"),
+        ({"do_remote_decode": True}, "cannot both be true"),
         ({"remote_engine_id": None}, "needs remote_engine_id"),
         ({"remote_request_id": None}, "needs remote_request_id"),
         ({"remote_host": None}, "needs remote_host"),
@@ -192,13 +192,13 @@ def test_parameters_that_are_not_whole_are_refused(change, text):
 def test_an_engine_refuses_what_is_not_its_role():
     """A prompt is not lent by one that only fetches, nor for several answers."""
     with LLM(MODEL, **options("kv_consumer")) as llm:
-        for args, text in ((LEND, "not for an engine of kv_role kv_consumer"), ({"x": 1}, "`x`")):
+        for args, text in ((LEND, "not allowed on an engine with kv_role kv_consumer"), ({"x": 1}, "`x`")):
             with pytest.raises(BadRequest, match=text):
                 llm.generate([5], with_args(SamplingParams(), args), use_tqdm=False)
     with LLM(MODEL, **options("kv_producer")) as llm:
-        with pytest.raises(BadRequest, match="not for an engine of kv_role kv_producer"):
+        with pytest.raises(BadRequest, match="not allowed on an engine with kv_role kv_producer"):
             llm.generate([5], with_args(SamplingParams(), FOUND), use_tqdm=False)
-        with pytest.raises(BadRequest, match="goes with n=1, got 2"):
+        with pytest.raises(BadRequest, match="needs n=1, got 2"):
             llm.generate([5], with_args(SamplingParams(n=2), LEND), use_tqdm=False)
 
 

@@ -106,7 +106,9 @@ def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
     check_integer("max_tokens", params.max_tokens, 1, limits.max_sequence_len)
     check_number("length_penalty", params.length_penalty, -MAX_PENALTY, MAX_PENALTY)
     if params.temperature != 0:
-        raise BadRequest("temperature", "temperature must be 0: beams are not drawn")
+        raise BadRequest(
+            "temperature", "temperature must be 0 for beam search, which samples no tokens"
+        )
 
 
 def max_beam_width(limits: Limits) -> int:

@@ -89,7 +89,7 @@ class Prefiller(ABC):
             parts = urlsplit(f"//{address}")
             host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
         except ValueError as error:
-            raise PrefillError(f"it is not an IP address with a port: {error}") from None
+            raise PrefillError(f"the address must be IP:PORT ({error})") from None
         if port is None or parts.path or not any(host in network for network in self._networks):
             raise PrefillError(
                 "the address must be IP:PORT of one of the peers of --kv-transfer-config"

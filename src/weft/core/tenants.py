@@ -179,7 +179,7 @@ def read_tenants(path: Path) -> Tenants:
 
 def _check(rules: list[TenantRules], path: Path) -> None:
     if not rules:
-        raise ConfigError(f"{FLAG} {path}: tenants must hold at least one")
+        raise ConfigError(f"{FLAG} {path}: tenants must hold at least one tenant")
     for what, values in (
         ("name", [one.name for one in rules]),
         ("key", [key for one in rules for key in one.keys]),

@@ -85,8 +85,8 @@ async def test_texts_are_as_ever():
     [
         ({"type": "image_url"}, {}, "messages", "neither an address nor a uuid"),
         ({"type": "image_url", "image_url": {"url": 1}}, {}, "messages", "messages[0].content[0]"),
-        (IMAGE | {"uuid": "x" * 300}, {}, "messages", "uuid takes 1 to 256 characters"),
-        (IMAGE | {"uuid": ""}, {}, "messages", "uuid takes 1 to 256 characters"),
+        (IMAGE | {"uuid": "x" * 300}, {}, "messages", "uuid must have 1 to 256 characters"),
+        (IMAGE | {"uuid": ""}, {}, "messages", "uuid must have 1 to 256 characters"),
         (
             {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
             {}, "messages", "detail must be absent, auto, high or original",

@@ -22,7 +22,8 @@ def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
     validate_lora_name(request.lora_name)
     if request.lora_name in model.served_model_names:
         raise BadRequest(
-            "lora_name", f"lora_name {request.lora_name!a} is the name of the model itself"
+            "lora_name",
+            f"lora_name {request.lora_name!a} is a name of the served model; adapters need other names",
         )
     if type(request.lora_int_id) is not int or not 1 <= request.lora_int_id <= _MAX_ID:
         raise BadRequest("lora_int_id", f"lora_int_id must be from 1 to {_MAX_ID}")

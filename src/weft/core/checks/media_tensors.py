@@ -25,7 +25,7 @@ def num_bytes(name: str, dtype: str, shape: Sequence[int]) -> int:
     if dtype not in ITEM_BYTES:
         raise _refused(name, f"dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype[:40]!r}")
     if len(shape) > MAX_DIMS:
-        raise _refused(name, f"shape has {len(shape)} sizes; {MAX_DIMS} are taken")
+        raise _refused(name, f"shape must have at most {MAX_DIMS} sizes, got {len(shape)}")
     if any(size < 1 for size in shape):
         raise _refused(name, f"each size in shape must be at least 1, got {list(shape)}")
     return math.prod(shape) * ITEM_BYTES[dtype]
@@ -81,7 +81,8 @@ def _check_rows(name: str, tensor: Tensor, given: MediaTensors) -> None:
         return
     if tensor.shape[:1] != (num_rows,):
         raise _refused(
-            name, f"{num_items} items have {num_rows} rows, got the shape {list(tensor.shape)}"
+            name,
+            f"the first size must be {num_rows} for {num_items} items, got the shape {list(tensor.shape)}",
         )
 
 
@@ -90,7 +91,7 @@ def _num_rows(given: MediaTensors, name: str) -> int:
     if sizes is None or sizes.dtype not in _SIZES:
         raise _refused("flat_keys", f"{name!r} must be a tensor of {', '.join(_SIZES)}")
     if math.prod(sizes.shape) != len(given.placeholders):
-        raise _refused(name, f"it must have a size for each of {len(given.placeholders)} items")
+        raise _refused(name, f"must have one size for each of {len(given.placeholders)} items")
     check_length(name, sizes)
     rows = memoryview(sizes.data).cast(_SIZES[sizes.dtype]).tolist()
     if min(rows) < 0:
@@ -109,10 +110,10 @@ def check_placeholders(batches: Sequence[MediaTensors], token_ids: Sequence[int]
                 f"{where} is outside the prompt, which has {len(token_ids)} tokens",
             )
         if start < end_of_last:
-            raise _refused("mm_placeholders", f"{where} overlaps another one")
+            raise _refused("mm_placeholders", f"{where} overlaps another placeholder")
         end_of_last = start + length
         if token_id is not None and token_id not in token_ids[start:end_of_last]:
-            raise _refused("im_token_id", f"there is no {token_id} in {where}")
+            raise _refused("im_token_id", f"{where} must contain the token {token_id}")
 
 
 def _placeholders(

@@ -30,7 +30,7 @@ def validate_pooling(
     if params.truncate_prompt_tokens is not None:
         validate_truncation(params.truncate_prompt_tokens, limits)
     if params.output_kind != OutputKind.FINAL_ONLY:
-        raise BadRequest("output_kind", "output_kind must be final_only: there is one output")
+        raise BadRequest("output_kind", "output_kind must be final_only: pooling has one output")
     return msgspec.structs.replace(params, task=task)
 
 
@@ -56,7 +56,7 @@ def _check_fields(params: PoolingParams, task: str) -> None:
         if getattr(params, name) is not None:
             allowed = _EMBEDDING_FIELDS if is_embedding else _SCORE_FIELDS
             raise BadRequest(
-                name, f"task {task} takes no {name}; of these it takes {', '.join(allowed)}"
+                name, f"{name} is not allowed for task {task}, which allows {', '.join(allowed)}"
             )
     for name in ("normalize", "use_activation", "skip_reading_prefix_cache"):
         if not isinstance(getattr(params, name), bool | None):

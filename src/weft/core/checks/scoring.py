@@ -35,7 +35,7 @@ def is_cross_encoder(pooler: PoolerConfig) -> bool:
         return False
     if "classify" not in pooler.tasks:
         raise BadRequest(
-            "model", f"the model gives no scores; it supports {', '.join(pooler.tasks)}"
+            "model", f"this model cannot score texts; it supports {', '.join(pooler.tasks)}"
         )
     if len(pooler.labels) != 1:
         raise BadRequest(

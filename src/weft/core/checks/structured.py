@@ -49,7 +49,7 @@ def validate_structured_outputs(params: object) -> None:
             schema_of(value)
         case "json_object":
             if value is not True:
-                raise BadRequest(kind, "json_object must be true where it is given")
+                raise BadRequest(kind, "json_object must be true or absent")
         case "regex" | "grammar":
             _check_text(kind, value)
             _check_repeats(kind, value)
@@ -119,7 +119,7 @@ def _check_tag(text: object) -> None:
             "structural_tag", 'structural_tag must be an object of type "structural_tag"'
         )
     if ("format" in tag) == ("structures" in tag):
-        raise BadRequest("structural_tag", "structural_tag takes one of format and structures")
+        raise BadRequest("structural_tag", "structural_tag must have either format or structures")
     if unknown := sorted(tag.keys() - {"type", "format", "structures", "triggers"}):
         raise BadRequest("structural_tag", f"structural_tag has unknown keys {unknown[:5]}")
 
@@ -236,9 +236,9 @@ def _check_text(kind: str, value: object) -> None:
     if not isinstance(value, str):
         raise BadRequest(kind, f"{kind} must be text, got a {type(value).__name__}")
     if not value.strip():
-        raise BadRequest(kind, f"{kind} is empty")
+        raise BadRequest(kind, f"{kind} must not be empty")
     if "\0" in value:
-        raise BadRequest(kind, f"{kind} holds a NUL character")
+        raise BadRequest(kind, f"{kind} must not contain a NUL character")
     num_bytes = len(encode_text(kind, value))
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise BadRequest(
@@ -250,7 +250,8 @@ def _check_repeats(kind: str, text: str) -> None:
     for found in _REPEATS.finditer(text):
         if any(len(count) > 9 or int(count or 0) > MAX_REPEATS for count in found.groups()):
             raise BadRequest(
-                kind, f"{kind} repeats at most {MAX_REPEATS} times, got {found.group()[:40]}"
+                kind,
+                f"{kind}: a repetition must be at most {MAX_REPEATS} times, got {found.group()[:40]}",
             )
 
 
@@ -261,7 +262,7 @@ def _check_choice(value: object) -> None:
         raise BadRequest("choice", f"choice takes at most {MAX_CHOICES} strings, got {len(value)}")
     for item in value:
         if not isinstance(item, str) or not item:
-            raise BadRequest("choice", "choice must hold strings, and none of them empty")
+            raise BadRequest("choice", "choice must hold strings, none of them empty")
     num_bytes = sum(len(encode_text("choice", item)) for item in value)
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise BadRequest(
@@ -274,7 +275,8 @@ def _check_whitespace(kind: str, pattern: object) -> None:
         return
     if kind not in {"json", "json_object"}:
         raise BadRequest(
-            "whitespace_pattern", f"whitespace_pattern goes with json or json_object, not {kind}"
+            "whitespace_pattern",
+            f"whitespace_pattern is allowed with json or json_object, not with {kind}",
         )
     _check_text("whitespace_pattern", pattern)
     assert isinstance(pattern, str)

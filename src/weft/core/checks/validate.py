@@ -267,7 +267,7 @@ def _check_scored_ids(name: str, token_ids: Any, params: SamplingParams, limits:
     if params.logprobs is not None and params.logprobs != len(token_ids):
         raise BadRequest(
             "logprobs",
-            f"logprobs must equal the {len(token_ids)} {name} where both are given, "
+            f"logprobs must be {len(token_ids)}, the number of {name}, or absent, "
             f"got {shown(params.logprobs)}",
         )
 
@@ -393,8 +393,8 @@ def _check_scores(num_prompt_tokens: int, num_each: int, num_answers: int) -> No
     if num_scores > MAX_PROMPT_SCORES:
         raise BadRequest(
             "prompt_logprobs",
-            f"at most {MAX_PROMPT_SCORES} log-probabilities of a prompt are made for a request, got "
-            f"{num_prompt_tokens} tokens with {num_each} each for {num_answers} answers; ask for fewer",
+            f"prompt_logprobs: a request may have at most {MAX_PROMPT_SCORES} prompt logprobs, got "
+            f"{num_prompt_tokens} tokens with {num_each} each for {num_answers} answers",
             num_scores,
         )
 

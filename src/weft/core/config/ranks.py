@@ -161,7 +161,7 @@ def _find(given: RankOptions, size: int) -> RanksConfig | None:
 def _headless(given: RankOptions, size: int) -> RanksConfig:
     if size == 1:
         raise ConfigError(
-            "--headless needs --data-parallel-size above 1: the head's value, of which this node runs a part"
+            "--headless needs --data-parallel-size above 1, with the same value as on the head node"
         )
     start = _within("data_parallel_start_rank", given.data_parallel_start_rank or 0, 0, size - 1)
     num_local = given.data_parallel_size_local
@@ -186,7 +186,7 @@ def _check_together(given: RankOptions) -> None:
                 or given.data_parallel_hybrid_lb
                 or bool(given.data_parallel_start_rank)
             ),
-            "excludes --headless, --data-parallel-hybrid-lb and --data-parallel-start-rank",
+            "cannot be combined with --headless, --data-parallel-hybrid-lb or --data-parallel-start-rank",
         ),
         (
             "data_parallel_rank",
@@ -196,7 +196,7 @@ def _check_together(given: RankOptions) -> None:
         (
             "headless",
             given.headless and given.data_parallel_hybrid_lb,
-            "does not go with --data-parallel-hybrid-lb, where each node runs a server",
+            "cannot be combined with --data-parallel-hybrid-lb, which needs a server on each node",
         ),
     ):
         if is_wrong:
@@ -211,7 +211,7 @@ def _link(given: RankOptions) -> LinkConfig:
     if secret is None:
         raise ConfigError(
             f"--data-parallel-address {host} without a secret is not supported: any process that reaches port {port} "
-            "there could join as an engine; take --data-parallel-secret-file FILE, with the same secret on head and "
+            "there could join as an engine; give --data-parallel-secret-file FILE, with the same secret on head and "
             "nodes"
         )
     return LinkConfig(host, port, secret)

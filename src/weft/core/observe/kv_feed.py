@@ -72,7 +72,7 @@ class KvEventFeed:
             while place < self._num_published:
                 if place < self._first:
                     raise Overloaded(
-                        f"subscriber left {self._num_published - place} batches unread"
+                        f"the subscriber is too slow: it left {self._num_published - place} batches unread"
                     )
                 batch = self._decoder.decode(self._buffer[place - self._first])
                 place += 1

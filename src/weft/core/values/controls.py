@@ -43,5 +43,5 @@ def read_sleep_tags(tags: Iterable[str] | None) -> list[str]:
     for tag in named:
         if tag not in list(SleepTag):
             allowed = ", ".join(SleepTag)
-            raise BadRequest("tags", f"tags must be of {allowed}, got {tag!r}", tag)
+            raise BadRequest("tags", f"each of tags must be one of {allowed}, got {tag!r}", tag)
     return [str(tag) for tag in named]

@@ -150,9 +150,7 @@ def read_params(given: Any) -> KvTransferParams | None:
     except msgspec.ValidationError as error:
         raise BadRequest(KEY, f"{KEY}: {error}") from None
     if params.do_remote_decode and params.do_remote_prefill:
-        raise BadRequest(
-            KEY, f"{KEY}: do_remote_decode and do_remote_prefill are not both possible"
-        )
+        raise BadRequest(KEY, f"{KEY}: do_remote_decode and do_remote_prefill cannot both be true")
     if params.do_chunked_transfer and not params.do_remote_decode:
         raise BadRequest(KEY, f"{KEY}: do_chunked_transfer needs do_remote_decode")
     if params.do_remote_prefill:
@@ -179,11 +177,15 @@ def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:
     if role is None:
         raise BadRequest(KEY, _NO_PART)
     if params.do_remote_decode and not role.lends:
-        raise BadRequest(KEY, f"{KEY}: do_remote_decode is not for an engine of kv_role {role}")
+        raise BadRequest(
+            KEY, f"{KEY}: do_remote_decode is not allowed on an engine with kv_role {role}"
+        )
     if params.do_remote_prefill and not role.fetches:
-        raise BadRequest(KEY, f"{KEY}: do_remote_prefill is not for an engine of kv_role {role}")
+        raise BadRequest(
+            KEY, f"{KEY}: do_remote_prefill is not allowed on an engine with kv_role {role}"
+        )
     if params.do_remote_decode and num_answers > 1:
-        raise BadRequest(KEY, f"{KEY}: do_remote_decode goes with n=1, got {num_answers}")
+        raise BadRequest(KEY, f"{KEY}: do_remote_decode needs n=1, got {num_answers}")
 
 
 def check_extra_args(

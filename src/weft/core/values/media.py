@@ -158,7 +158,7 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
     if media.processor_kwargs is not None and not media.items:
         raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS} needs media in the prompt")
     if media.items and media.tensors:
-        raise BadRequest(TENSORS, f"{TENSORS} does not go with media that are no tensors")
+        raise BadRequest(TENSORS, f"{TENSORS} cannot be combined with media as files or URLs")
     num_items = dict.fromkeys(MODALITIES, 0)
     for item in media.items:
         _check_item(item)
@@ -204,14 +204,14 @@ def _outside(tensors: list[MediaTensors], token_ids: list[int]) -> list[int]:
 
 def _check_item(item: MediaItem) -> None:
     if item.modality not in MODALITIES:
-        raise BadRequest(FIELD, f"media: a modality is one of {', '.join(MODALITIES)}")
+        raise BadRequest(FIELD, f"media: modality must be one of {', '.join(MODALITIES)}")
     if item.data is not None and item.url is not None:
-        raise BadRequest(FIELD, f"{item.modality}: give its bytes or its URL, not both")
+        raise BadRequest(FIELD, f"{item.modality}: give the bytes or the URL of an item, not both")
     if item.uuid is None and item.data is None and item.url is None:
-        raise BadRequest(FIELD, f"{item.modality}: it has neither bytes nor a URL nor a uuid")
+        raise BadRequest(FIELD, f"{item.modality}: an item needs bytes, a URL or a uuid")
     if item.uuid is not None:
         check_text("uuid", item.uuid)
         if not 1 <= len(item.uuid) <= MAX_UUID_CHARS:
             raise BadRequest(
-                "uuid", f"uuid takes 1 to {MAX_UUID_CHARS} characters, got {len(item.uuid)}"
+                "uuid", f"uuid must have 1 to {MAX_UUID_CHARS} characters, got {len(item.uuid)}"
             )

@@ -363,7 +363,7 @@ class ApiServerClient(FrontClient):
             items.put_nowait(message.value)
             return
         self._channel.send(Cancel(message.call_id))
-        text = f"subscriber left {items.qsize()} batches unread"
+        text = f"the subscriber is too slow: it left {items.qsize()} batches unread"
         self._take_answer(Answer(message.call_id, fault=Fault.of(Overloaded(text))))
 
 

@@ -40,7 +40,7 @@ def check_params(params: SamplingParams) -> None:
         if getattr(params, name) is not None:
             raise BadRequest(name, f"{name} is not supported by this engine: {why}")
     if params.extra_args and params.n > 1:  # vLLM gets a separate request for each answer
-        raise BadRequest(KEY, f"{KEY} goes with n=1, got {params.n}")
+        raise BadRequest(KEY, f"{KEY} needs n=1, got {params.n}")
     constraint = params.structured_outputs
     if constraint is None:
         return
