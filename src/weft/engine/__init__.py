@@ -1,1 +1,1 @@
-"""The engine: schedules requests, allocates their blocks, computes steps and emits outputs."""
+"""The inference engine: schedules requests, allocates their KV blocks, computes steps and emits outputs."""

@@ -1,4 +1,4 @@
-"""`EnginePauses`: pauses and resumes the engine; puts it to sleep and wakes it."""
+"""`EnginePauses`: pauses and resumes the engine, puts it to sleep and wakes it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +14,9 @@ from weft.engine.weights.engine_model import EngineModel
 
 
 class EnginePauses:
-    """Pause state of an engine; its thread owns it. `restore_weights` is called if the weights are absent and
-    needed.
+    """Pause state of an engine, owned by the engine's thread.
+
+    `restore_weights` is called when weights are needed but absent.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class EnginePauses:
         self._pending: list[Pause] = []
 
     def pause(self, command: Pause) -> list[SequenceOutput]:
-        """Restricts scheduling from now on; returns the final outputs of requests that the pause ends. `complete`
-        sends the reply.
+        """Restricts scheduling as the command says; returns the final outputs of requests that the pause ends.
+
+        `complete` sends the reply later.
         """
         refusal = self._refusal(command)
         if refusal is not None:
@@ -65,16 +67,16 @@ class EnginePauses:
         return None
 
     def _admit(self, admission: Admission) -> None:
-        """Sets which requests are scheduled; none while weights or KV pool are absent."""
+        """Sets which requests are scheduled: no requests while weights or KV pool are absent."""
         self._scheduler.admission = admission if self._model.is_resident else Admission.CLOSED
 
     def complete(self) -> None:
-        """Replies to pauses once the condition of the last pause holds."""
+        """Replies to pending pause commands once the condition of the last one holds."""
         if not self._pending:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
             return
-        self._report(self._steps.drain())  # all sequences of these steps have ended
+        self._report(self._steps.drain())  # all sequences of these in-flight steps have ended
         level = max(pause.sleep_level for pause in self._pending)
         if level or any(pause.clear_cache for pause in self._pending):
             self._scheduler.reset_cache(preempt_running=True)
@@ -85,14 +87,14 @@ class EnginePauses:
         self._answer()
 
     def answer_resume(self, command: Resume) -> Reply:
-        """Resumes, unless the engine sleeps."""
+        """Resumes scheduling, unless the engine sleeps; returns the reply."""
         if self._model.is_resident:
             self.resume()
             return Reply(command.call_id)
         return Reply(command.call_id, is_done=False, refusal="the engine sleeps; wake_up first")
 
     def resume(self) -> None:
-        """Schedules all requests, if weights and KV pool are present; ends pending pauses."""
+        """Schedules all requests if weights and KV pool are present; ends pending pauses."""
         self._admit(Admission.OPEN)
         self._answer(is_done=False)
 
@@ -102,7 +104,7 @@ class EnginePauses:
         self._pending.clear()
 
     def wake(self, command: Wake) -> Reply:
-        """Restores the parts that the tags name; resumes once all parts are present."""
+        """Restores the parts that the tags name; resumes scheduling once all parts are present."""
         was_resident = self._model.is_resident
         restored = attempt(command.call_id, partial(self._restore, command.tags))
         if not restored.is_done:

@@ -1,4 +1,4 @@
-"""`LoadMeter`: turns the scheduler's counters into the load that routers and metrics read."""
+"""`LoadMeter`: converts the scheduler's counters into the load that routers and metrics read."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ _THROUGHPUT_WINDOW_S = 5.0
 
 
 class LoadMeter:
-    """Load of one engine. `clock` is monotonic, in seconds."""
+    """Measures the load of one engine. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class LoadMeter:
         self._transfers = transfers
         self._expert_load = expert_load
         self._clock = clock
-        self._recent: deque[tuple[float, int]] = deque()  # (time, tokens)
+        self._recent: deque[tuple[float, int]] = deque()  # (time, number of tokens) of recent steps
         self._num_recent_tokens = 0
         self._num_steps = 0
-        self._num_computed_tokens = 0  # of the last step, until `take_stats` reports it
+        self._num_computed_tokens = 0  # tokens of the last step, until `take_stats` reports them
         self._reported: tuple[int, ...] = ()
 
     def count_step(self, plan: Plan, outputs: list[SequenceOutput]) -> None:
-        """Counts a step and the tokens that it computed and generated."""
+        """Counts a step, its computed tokens and its generated tokens."""
         num_tokens = sum([len(output.token_ids) for output in outputs])
         self._num_steps += 1
         self._num_computed_tokens = plan.num_tokens

@@ -1,7 +1,7 @@
-"""`EngineLoop`: the thread that owns the scheduler and the runner, and turns commands into events.
+"""`EngineLoop`: the thread that owns the scheduler and the runner, handles commands and emits events.
 
-No other thread touches their state. Commands arrive through a mailbox and are handled between steps; results leave
-as events, whose receiver must not block.
+No other thread accesses the state of scheduler and runner. Commands arrive through a mailbox and are handled between
+steps; results leave as events, whose receiver must not block.
 """
 
 import logging
@@ -64,28 +64,30 @@ from weft.engine.weights.lora_loader import LoraLoader
 from weft.engine.weights.weight_updates import WeightUpdates
 from weft.engine.worker_calls import WORKER_CALLS
 
-# Maximum bytes of prompt-row logits in one step: a scored prompt is computed in several steps if needed. 8,192 rows
-# of 152,000 tokens would be 5 GB.
+# Maximum bytes of prompt-row logits in one step: a prompt with logprobs is computed in several steps if needed. 8,192
+# rows of 152,000 tokens would take 5 GB.
 MAX_SCORED_BYTES = 256 << 20
 
-# Commands that may be handled while a step is in flight: they change nothing that the step reads.
+# Commands that may be handled while a step is in flight, because they change nothing that the step reads.
 _BESIDE_STEPS = (Abort, Add, ListRequests, Ping, ReleaseRemote, StartProfile, Stop, StopProfile)
 
 log = logging.getLogger("weft.engine")
 
 
 class Mailbox(Protocol):
-    """Source of commands."""
+    """Source of commands for the engine loop."""
 
     def receive(self, timeout_s: float | None) -> list[Command]:
-        """Returns all commands that have arrived, in order; waits for one up to `timeout_s` (None: without limit)."""
+        """Returns all commands that have arrived, in order; waits up to `timeout_s` for the first one (None: without
+        limit).
+        """
 
     def wake(self) -> None:
-        """Ends the wait of `receive`, this time or the next; called from another thread."""
+        """Makes the current or the next `receive` return without a command; called from another thread."""
 
 
 class EngineLoop:
-    """Runs until `Stop`. An exception in a step is fatal: it leaves `run`."""
+    """The engine's loop: runs until the command `Stop`. An exception in a step is fatal: `run` raises it."""
 
     def __init__(
         self,
@@ -137,7 +139,9 @@ class EngineLoop:
         self._pauses = EnginePauses(
             self._scheduler, model, self._steps, emit, self._report, self._restore_weights
         )
-        self._pending_loras: list[AddLora] = []  # received while weights were absent
+        self._pending_loras: list[
+            AddLora
+        ] = []  # adapters to load, received while weights were absent
         self._stop_at: float | None = None
         self._num_kv_batches = 0
 
@@ -148,7 +152,7 @@ class EngineLoop:
         return StepSampler(backend_of(self._config).sampler, mode)
 
     def run(self) -> None:
-        """Handles commands and runs steps until `Stop` was received and requests are drained."""
+        """Handles commands and runs steps until `Stop` was received and running requests have finished."""
         try:
             self._run()
         finally:
@@ -177,18 +181,18 @@ class EngineLoop:
                     self._report(ended)
             self._lap("commands")
             outputs = self._steps.turn()
-            # A chunk of a prompt and a silent abort have no outputs: the counts are reported nevertheless.
+            # A chunk of a prompt and a silent abort have no outputs: their counts are reported nevertheless.
             self._report(
                 outputs, has_changed=not outputs and self._meter.has_changed(self._scheduler)
             )
             self._lap("send")
-            # After the step: a pause may wait for this step, and there may be no further turn.
+            # After the step: a pause may wait for this step, and the loop may not run again soon.
             self._pauses.complete()
         self._report(self._steps.drain())
         self._report(self._scheduler.abort_all())
 
     def _receive_timeout_s(self) -> float | None:
-        """Returns the time to wait for a command: 0 while there is work."""
+        """Returns the maximum time in seconds to wait for a command: 0 while there is work, None without limit."""
         if self._scheduler.has_work or self._steps.is_in_flight:
             return 0.0
         stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
@@ -202,7 +206,7 @@ class EngineLoop:
         return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
 
     def _compute_masks(self, plan: Plan) -> None:
-        """Computes grammar masks on another thread, during the forward pass."""
+        """Starts to compute grammar masks on another thread, in parallel with the forward pass."""
         ruled = [e.sequence for e in plan.entries if e.samples and e.sequence.grammar is not None]
         if not ruled:
             return
@@ -212,7 +216,7 @@ class EngineLoop:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
 
     def _follow_plan(self) -> None:
-        """Stores blocks that the plan will overwrite, as far as the tier wants them."""
+        """Stores blocks that the plan will overwrite in the second tier, if the tier wants them."""
         if self._offloading is not None:
             self._offloading.follow_plan(self._model.runner)
 
@@ -256,7 +260,7 @@ class EngineLoop:
             case RemoveLora():
                 self._loras.remove(command.lora_id)
             case Stop():
-                self._pauses.resume()  # a paused engine drains too; a sleeping one cannot
+                self._pauses.resume()  # a paused engine finishes its requests too; a sleeping engine cannot
                 timeout_s = command.timeout_s if self._model.is_resident else 0.0
                 self._stop_at = time.monotonic() + timeout_s
             case _ if isinstance(command, Transfer):
@@ -332,14 +336,14 @@ class EngineLoop:
         self._load_loras()
 
     def _use_weights(self, *, is_new: bool = True) -> None:
-        """Prepares for a new runner; with `is_new` weights, no KV of the old weights is found any more."""
+        """Prepares the loop for a new runner; with `is_new`, cached KV of the old weights is no longer found."""
         self._parts.finisher = self._make_finisher()
         if is_new:
             self._scheduler.start_weights_epoch()
             self._report([])
 
     def _load_loras(self) -> None:
-        """Loads pending adapters if the weights are present."""
+        """Loads adapters that were waiting for the weights, if the weights are present."""
         while self._pending_loras and self._model.has_weights:
             self._emit(self._loras.load(self._pending_loras.pop(0)))
 

@@ -19,9 +19,7 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             async for item in only:
                 yield 0, item
         return
-    queue: asyncio.Queue[tuple[int, list[T]]] = (
-        asyncio.Queue()
-    )  # per stream at most one item and its end
+    queue: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # one item and one end per stream
     slots = [asyncio.Semaphore(1) for _ in streams]
     tasks: list[asyncio.Task[None]] = []
     try:

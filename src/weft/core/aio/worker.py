@@ -83,9 +83,7 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
     for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # the default action ends the process, even inside C code
+        signal.signal(number, signal.SIG_DFL)  # ends the process, even inside C code
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]

@@ -66,9 +66,7 @@ class _Branch:
     values: frozenset[str] | None = None  # None: any value of the types
     required: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None  # names of properties; None: any name
-    constants: Mapping[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # allowed constants of each required property
+    constants: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of required properties
 
 
 def _read(schema: Any, root: Mapping[str, Any]) -> _Branch:

@@ -11,10 +11,8 @@ from typing import Final
 PREFIX: Final = "vllm:"
 # Limits the length of label values, which callers may choose, so that the metrics page stays readable.
 MAX_LABEL_CHARS: Final = 256
-ENGINE_LABELS: Final = (
-    "model_name",
-    "engine",
-)  # labels of every series, before the series' own labels
+# Labels of every series, before the series' own labels.
+ENGINE_LABELS: Final = ("model_name", "engine")
 
 
 class Kind(StrEnum):

@@ -8,10 +8,7 @@ from weft.core.errors import Code, WeftError
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
 
-_FAILURES = (
-    Code.INTERNAL,
-    Code.UNAVAILABLE,
-)  # codes of errors that count as failures of an engine, not of a request
+_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # failures of an engine, not of a request
 
 
 class ObservedRequest:

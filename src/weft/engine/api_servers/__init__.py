@@ -1,1 +1,1 @@
-"""Several API servers in front of the same engines: the channel to their supervisor, and both of its ends."""
+"""Several API servers in front of the same engines: the messages between API servers and supervisor, and both sides."""

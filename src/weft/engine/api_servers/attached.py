@@ -1,4 +1,4 @@
-"""`AttachedServer`: the supervisor's side of an API server: its requests, and its calls to all engines."""
+"""`AttachedServer`: the supervisor's object for one API server: the server's requests, and its calls to the engines."""
 
 import asyncio
 import itertools
@@ -51,14 +51,17 @@ log = logging.getLogger("weft.engine")
 
 K = TypeVar("K")
 
-COLLECT_S = 2.0  # time that `/metrics` waits for the series of one process
-USE_S = 5.0  # time that a call waits until one process has applied its change
+COLLECT_S = 2.0  # maximum wait of `/metrics` for the series of one process
+USE_S = 5.0  # maximum wait of a call until one process has applied a change
 
-Engines: TypeAlias = FrontClient | DataParallelClient  # shared by all API servers
+Engines: TypeAlias = FrontClient | DataParallelClient  # the client that all API servers share
 
 
 class AttachedServer:
-    """Exists as long as its channel. `changed` is awaited after each call that may change the shared state."""
+    """One connected API server, as the supervisor sees it; exists as long as the server's channel.
+
+    `changed` is awaited after each call that may change the state that all API servers share.
+    """
 
     def __init__(
         self,
@@ -105,15 +108,18 @@ class AttachedServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def use(self, config: EngineConfig, adapters: list[LoRARequest]) -> None:
-        """Announces a new state. Returns when the server has applied it, has disconnected, or does not answer in
-        time.
+        """Announces a new configuration and new adapters to the API server.
+
+        Returns when the server has applied them, has disconnected, or has not answered in time.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(USE_S):
                 await self._query(lambda call_id: State(call_id, config, adapters))
 
     async def collect(self) -> list[Family]:
-        """Returns the server's series; the last known ones if it has disconnected or does not answer in time."""
+        """Returns the API server's metric series; the last known ones if the server has disconnected or does not
+        answer.
+        """
         try:
             families = await asyncio.wait_for(self._query(Collect), COLLECT_S)
         except TimeoutError:
@@ -163,8 +169,9 @@ class AttachedServer:
             _finish(self.opened, message.grpc_port)
 
     def _begin_request(self, request: Request) -> None:
-        """Starts a request. If it is cancelled before its task begins, no engine got it: then its remote prompt is
-        released.
+        """Starts a request.
+
+        If the request is cancelled before its task begins, its blocks at another engine are released.
         """
         has_begun = False
 
@@ -189,7 +196,10 @@ class AttachedServer:
                 self._client.end_answer(engine_id, message.index)
 
     async def _run(self, request: Request) -> None:
-        """Follows a request to its end. The API server gets only those ends that the engine's outputs do not show."""
+        """Runs a request until it has ended.
+
+        Sends the API server only ends of answers that the engine's outputs do not show.
+        """
         try:
             async with aclosing(self._client.run_counted(request)) as ends:
                 async for end in ends:
@@ -221,7 +231,7 @@ class AttachedServer:
             raise Unsupported(f"{method[:80]!a} cannot be called with several API servers")
         with_structures(method, call.arguments, call.named)
         doing = self._change(getattr(client, method)(*call.arguments, **call.named))
-        # Scaling goes on without its caller, and all servers must learn its result.
+        # Scaling continues without its caller, and all API servers must learn its result.
         return await (unbroken(doing) if method == "scale_elastic_ep" else doing)
 
     async def _change(self, work: Awaitable[Any]) -> Any:
@@ -239,7 +249,7 @@ class AttachedServer:
 
 
 def _finish(future: asyncio.Future[Any], value: Any) -> None:
-    """Sets the result, unless the waiting caller has given up: a signal may end a start."""
+    """Sets the future's result, unless the caller that waits for it has given up: a signal may stop the start."""
     if not future.done():
         future.set_result(value)
 
@@ -250,7 +260,7 @@ def _begin(tasks: dict[K, asyncio.Task[None]], key: K, work: Coroutine[Any, Any,
 
 
 def _cancel(tasks: dict[K, asyncio.Task[None]], key: K) -> None:
-    """Cancels a task, unless it has ended."""
+    """Cancels the task of `key`, unless it has ended."""
     if (task := tasks.get(key)) is not None:
         task.cancel()
 

@@ -1,6 +1,6 @@
 """Calls of `EngineClient` that API servers forward to their supervisor, and the types of arguments and answers.
 
-Beside the calls of `weft.core.operator_calls` these are calls about the engines' state.
+The calls are those of `weft.core.operator_calls`, and further calls about the state of the engines.
 """
 
 from collections.abc import Iterable
@@ -17,19 +17,19 @@ SUBSCRIBE, EXPOSE = "subscribe_kv_events", "expose"
 
 
 class Health(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `check_health`, if it does not raise."""
+    """The answer to `check_health` if the engines are healthy; otherwise the call raises."""
 
     is_degraded: bool
 
 
 class Loads(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `get_loads`: the load of each engine, and the number of open requests of all API servers."""
+    """The answer to `get_loads`: the load of each engine, and the number of running requests of all API servers."""
 
     loads: list[EngineLoad]
     num_active_requests: int
 
 
-# Types of the answers.
+# Type of the answer of each call.
 ANSWERS: dict[str, Any] = {
     ABORT: None,
     LOG_STATS: None,
@@ -41,14 +41,14 @@ ANSWERS: dict[str, Any] = {
 
 
 def plain(argument: Any) -> Any:
-    """Returns an argument in a form that the channel can encode."""
+    """Returns an argument of a call in a form that the channel can encode."""
     if isinstance(argument, Iterable) and not isinstance(argument, str | bytes | dict):
         return list(argument)
     return argument
 
 
 def with_structures(method: str, arguments: list[Any], named: dict[str, Any]) -> None:
-    """Converts the decoded argument back to its structure, in place."""
+    """Converts the decoded first argument back to the structure that the call takes, in place."""
     kind = None if method not in CALLS else CALLS[method].argument
     if kind is None:
         return

@@ -1,7 +1,7 @@
-"""`ApiServerClient`: the engines from the point of view of one of several API servers.
+"""`ApiServerClient`: the client by which one of several API servers uses the engines.
 
-Requests go through the supervisor, which owns the queue, the adapters and the choice of an engine. Outputs come
-directly from the engines, so that their large number costs time only in the API server that reads them.
+Requests go through the supervisor, which owns the queue and the adapters and chooses an engine. Outputs come directly
+from the engines, so that each output costs time only in the API server that reads it.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ from weft.text.tokenizer import Tokenizer
 
 
 class _Adapters(LoraTable):
-    """The adapters that the supervisor has announced; the supervisor loads them, and holds them for requests."""
+    """The adapters that the supervisor has announced. The supervisor loads them, and keeps them loaded for requests."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config, _load_nothing, lambda command: None)
@@ -82,13 +82,13 @@ class _Adapters(LoraTable):
         return self.known
 
     async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> LoadedAdapter | None:
-        """Returns None: adapters are held by the supervisor."""
+        """Returns None: the supervisor, not the API server, keeps adapters loaded for requests."""
         del request, unless
         return None
 
 
 class _ForwardedCalls(OperatorCalls):
-    """Calls that the supervisor answers, for all API servers."""
+    """Operator calls that an API server forwards to the supervisor, which answers them for all API servers."""
 
     def __init__(
         self, forward: Callable[..., Awaitable[Any]], pictures: ItemPreparer | None
@@ -103,7 +103,10 @@ class _ForwardedCalls(OperatorCalls):
 
 
 class ApiServerClient(FrontClient):
-    """Made by `open`, inside a running event loop. `collect` returns the series of this process."""
+    """Client of one API server. Made by `open`, inside a running event loop.
+
+    `collect` returns the metric series of this process.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class ApiServerClient(FrontClient):
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
-        # Before the server listens, a drain ends it: `Open` will not come any more.
+        # A drain before the server listens ends the server: the message `Open` will never come.
         self.on_drain: Callable[[], None] = self.shutdown
         self._use(config)
         assert config.api_server_directory is not None
@@ -151,7 +154,7 @@ class ApiServerClient(FrontClient):
         tokenizer: Tokenizer,
         collect: Callable[[], list[Family]] = list,
     ) -> "ApiServerClient":
-        """Listens for outputs in the directory of `config`, and for the supervisor on `channel`."""
+        """Creates the client: listens for outputs in the directory of `config`, and for the supervisor on `channel`."""
         client = cls(name, channel, config, tokenizer, collect)
         client._events.watch()
         client._reading = asyncio.create_task(client._read(), name="weft-supervisor")
@@ -161,25 +164,25 @@ class ApiServerClient(FrontClient):
     # -- requests -----------------------------------------------------------------------------
 
     def _send(self, command: Command) -> None:
-        """Sends a command about one request to the supervisor; other commands are never sent this way."""
+        """Sends a command about one request to the supervisor; other commands are never sent by this method."""
         assert isinstance(command, Add | Abort | ReleaseRemote)
         self._channel.send(command)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient`; aborts requests of other API servers too."""
+        """Aborts requests by their ids, also requests of other API servers."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await super().abort(ids)
         await self.forward(ABORT, ids)
 
     @property
     def num_active_requests(self) -> int:
-        """Number of active requests of all API servers, as of the last `get_loads` for the others."""
+        """Number of running requests of all API servers; for the other servers as of the last `get_loads`."""
         return super().num_active_requests + self._num_elsewhere
 
     # -- calls --------------------------------------------------------------------------------
 
     async def forward(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Has the supervisor call a method of its client."""
+        """Requests that the supervisor calls a method of its client; returns the result."""
         self._check_alive()
         call_id = next(self._call_ids)
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
@@ -196,7 +199,7 @@ class ApiServerClient(FrontClient):
         await self.forward(LOG_STATS)
 
     async def check_health(self) -> None:
-        """See `EngineClient`; the health as the supervisor knows it."""
+        """Raises if the supervisor reports that the engines are not healthy."""
         health: Health = await self.forward(CHECK_HEALTH)
         self._is_degraded = health.is_degraded
 
@@ -211,7 +214,7 @@ class ApiServerClient(FrontClient):
         return answer.loads
 
     async def expose(self) -> bytes:
-        """Returns the series of all processes, as the body of `/metrics`."""
+        """Returns the metric series of all processes, as the body of `/metrics`."""
         series: bytes = await self.forward(EXPOSE)
         return series
 
@@ -238,17 +241,17 @@ class ApiServerClient(FrontClient):
     # -- state --------------------------------------------------------------------------------
 
     def _open_publisher(self) -> None:
-        """Returns None: the supervisor publishes the events."""
+        """Returns None: the supervisor, not the API server, publishes cache events."""
 
     def _use(self, config: EngineConfig) -> None:
         self.vllm_config = config
         self.info = EngineInfo.of(config)
-        # The prefix tells engines where to send outputs.
+        # The engines read from the prefix of a request's id which API server gets the outputs.
         prefix = f"{self._name}{SEPARATOR}"
         self._inputs = InputProcessor(
             config, self.renderer, engine_id_prefix=prefix, items=self._pictures
         )
-        # The limits of all engines together; the supervisor enforces the limits of each engine.
+        # The limits of all engines together; the supervisor enforces each engine's limits.
         scheduler, size = config.scheduler_config, len(served_ranks(config))
         limits = msgspec.structs.replace(
             scheduler,
@@ -258,13 +261,13 @@ class ApiServerClient(FrontClient):
         self._requests.open.use(limits)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Disconnects from the engines, which go on."""
+        """Disconnects from the engines, which continue to run."""
         del timeout
         self._is_closing = True
         self._leave("the server is shutting down")
 
     async def wait_open(self) -> bool:
-        """Waits for the supervisor's decision; True if the server must listen, False if it was ended."""
+        """Waits for the supervisor's message; True if the server must listen, False if the server was stopped."""
         await self._may_open.wait()
         return not self._closed.is_set()
 
@@ -329,7 +332,9 @@ class ApiServerClient(FrontClient):
             self._leave(message.message)
 
     def _take_end(self, message: Refused | Aborted) -> None:
-        """Ends a request that ended outside the engine's steps, unless it has ended already."""
+        """Ends a request that failed or was aborted outside the engine's steps, unless the request has ended
+        already.
+        """
         opened = self._requests.open.get(message.engine_id)
         if opened is None or opened.is_over:
             return
@@ -351,7 +356,7 @@ class ApiServerClient(FrontClient):
                 answer.set_result(message.value)
             else:
                 answer.set_exception(message.fault.to_error())
-                answer.exception()  # the subscriber may have left
+                answer.exception()  # retrieves the error: the subscriber may have left
         if (items := self._items.get(message.call_id)) is not None:
             items.put_nowait(None)
 

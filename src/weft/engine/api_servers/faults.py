@@ -1,4 +1,4 @@
-"""`Fault`: an error in a form that can be sent between processes."""
+"""`Fault`: an error in a form that is sent between processes."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ _KINDS = {
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """A `WeftError` by class name, and its message in parts; True marks a part that is the name of a field."""
+    """A `WeftError` as its class name and the parts of its message; True marks a part that is the name of a field."""
 
     kind: str
     parts: list[tuple[str, bool]]
@@ -22,7 +22,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, error: WeftError) -> "Fault":
-        """Converts an error; its cause and the values that it quotes are dropped."""
+        """Returns the fault for an error, without the error's cause and the values that it quotes."""
         parts = error.parts if isinstance(error, BadRequest) else (str(error),)
         parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
         marked = [(str(part), isinstance(part, Key)) for part in parts]
@@ -30,7 +30,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
         return cls(type(error).__name__, marked, parameter, retry_after_s)
 
     def to_error(self) -> WeftError:
-        """Returns the error again."""
+        """Returns an error of the fault's class and with its message."""
         parts = [Key(text) if is_key else text for text, is_key in self.parts]
         kind = _KINDS.get(self.kind, GenerationError)
         if issubclass(kind, BadRequest):

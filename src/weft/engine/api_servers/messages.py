@@ -1,4 +1,4 @@
-"""Messages between API servers and their supervisor: fixed schemas, as between front and engine."""
+"""Messages between API servers and their supervisor, with fixed schemas like the messages between front and engine."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ from weft.engine.ipc.messages import Abort, Add, ReleaseRemote
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
-    """A call of `EngineClient`, for all engines; answered by an `Answer`, after `Item`s if the call yields values."""
+    """A call of `EngineClient` for all engines.
+
+    An `Answer` ends the call; calls that yield values send `Item`s before.
+    """
 
     call_id: int
     method: str
@@ -22,23 +25,23 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """The caller no longer waits for the answer."""
+    """Cancels a call: its caller no longer waits for the answer."""
 
     call_id: int
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
-    """The API server has read and imported everything; it listens once it gets `Open`."""
+    """The API server has loaded all modules and files; it listens as soon as it gets `Open`."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """The API server listens."""
+    """The API server now listens for requests."""
 
     grpc_port: int | None
 
 
 class Family(msgspec.Struct, frozen=True, array_like=True):
-    """A metric family of a registry; each sample is its name, labels and value."""
+    """A metric family of a registry; each sample has a name, labels and a value."""
 
     name: str
     text: str
@@ -47,14 +50,14 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Collected(msgspec.Struct, frozen=True, tag=True):
-    """The series of this API server."""
+    """The metric series of this API server."""
 
     call_id: int
     families: list[Family]
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
-    """A `State` was applied."""
+    """The API server has applied a `State`."""
 
     call_id: int
 
@@ -67,7 +70,7 @@ FromServer = (
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The first message. `options` are those of `weft serve`, as plain values."""
+    """The first message to an API server. `options` are the options of `weft serve`, as plain values."""
 
     name: str
     directory: str
@@ -78,7 +81,7 @@ class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
-    """Configuration and adapters that requests can use from now on."""
+    """Configuration and adapters that requests use from now on."""
 
     call_id: int
     config: EngineConfig
@@ -86,27 +89,27 @@ class State(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A request has failed outside the engine's steps, or did not reach an engine."""
+    """A request failed outside the engine's steps, or reached no engine."""
 
     engine_id: str
     fault: Fault
 
 
 class Aborted(msgspec.Struct, frozen=True, tag=True):
-    """A request was ended by a call that another process made."""
+    """A call of another process ended a request."""
 
     engine_id: str
 
 
 class Item(msgspec.Struct, frozen=True, tag=True):
-    """One of several values that a call yields."""
+    """One of the values that a call yields."""
 
     call_id: int
     value: msgspec.Raw
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The end of a call: its value or its fault."""
+    """The end of a call, with its result or its fault."""
 
     call_id: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -114,21 +117,21 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
-    """Requests the series of the API server's process."""
+    """Requests the metric series of the API server's process."""
 
     call_id: int
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """The API server must listen now."""
+    """The API server must now listen for requests."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Refuse new requests, finish open ones, then end; a second `Drain` ends at once."""
+    """The API server must refuse new requests, finish running ones, and end. A second `Drain` ends it at once."""
 
 
 class EnginesStopped(msgspec.Struct, frozen=True, tag=True):
-    """All engines have ended for good."""
+    """All engines have stopped for good."""
 
     message: str
 

@@ -1,4 +1,4 @@
-"""Merges the series of several processes into one page: sums, except series about the process itself."""
+"""Merges the metric series of several processes into one page: sums, except series about a process itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest
 
 from weft.engine.api_servers.messages import Family
 
-# Series of Python and the operating system; the label `process` tells processes apart.
+# Name prefixes of series about the Python process and its use of the system. The label `process` has the process.
 _OWN = ("process_", "python_")
 SUPERVISOR = "supervisor"
 
@@ -17,7 +17,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]  # a sample's name and labels
 
 
 def families_of(registry: CollectorRegistry) -> list[Family]:
-    """Returns the present series of a registry."""
+    """Returns the current metric series of a registry."""
     return [
         Family(
             family.name,
@@ -30,7 +30,7 @@ def families_of(registry: CollectorRegistry) -> list[Family]:
 
 
 def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
-    """Merges the families of all processes into one list."""
+    """Returns the metric families of all processes in one list, with the samples summed over the processes."""
     values: dict[str, dict[_Key, float]] = {}
     heads: dict[str, Family] = {}
     for process, families in families_by_process.items():
@@ -43,7 +43,7 @@ def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
                 before = of_family.get(key)
                 if before is None:
                     of_family[key] = value
-                else:  # creation times are not summed: the earliest counts
+                else:  # creation times are not summed: the earliest one is used
                     of_family[key] = min(before, value) if _is_time(name) else before + value
     return [
         Family(head.name, head.text, head.kind, _samples(values[head.name]))
@@ -52,12 +52,12 @@ def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
 
 
 def is_own(family: Family) -> bool:
-    """True if the family is about a single process, so that it is not summed."""
+    """True if the metric family is about a single process, so that it is not summed over processes."""
     return family.name.startswith(_OWN)
 
 
 def page(families: Iterable[Family]) -> bytes:
-    """Returns the body of `/metrics`."""
+    """Returns the body of `/metrics` for these metric families."""
     metrics = []
     for family in families:
         metric = Metric(family.name, family.text, family.kind)
@@ -72,7 +72,7 @@ class _Collected:
     metrics: list[Metric]
 
     def collect(self) -> list[Metric]:
-        """Called by `generate_latest`."""
+        """Returns the collected families; `generate_latest` calls this method."""
         return self.metrics
 
 

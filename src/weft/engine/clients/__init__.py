@@ -1,1 +1,1 @@
-"""Clients of engines: on a thread, in a child process, several as one, more or fewer of them."""
+"""Clients of engines: of an engine on a thread, of one in a child process, and of a changing number of engines."""

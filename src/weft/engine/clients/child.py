@@ -1,7 +1,7 @@
-"""`EngineChild`: the engine's process, from its spawn until its launch.
+"""`EngineChild`: the process of an engine, from its spawn until its launch.
 
-The process is spawned before the configuration is known: its imports take as long as finding the model, and run
-beside it.
+The process is spawned before the configuration is known: its imports take as long as finding the model, and run in
+parallel.
 """
 
 import asyncio
@@ -28,9 +28,11 @@ _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class EngineChild:
-    """Process of an engine; made by `spawn`. The process ends with its parent, because its standard input is a pipe
-    from the parent. The parent sends pings over this pipe. A thread of the child answers each ping over another pipe,
-    `beats`, whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
+    """Process of an engine; made by `spawn`. The process ends with its parent, because its stdin is a pipe of the
+    parent.
+
+    The parent sends pings over this pipe. A thread of the child answers each ping over another pipe, `beats`, whatever
+    the engine is doing. A child that does not answer is killed, and `is_hung` is set.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, beats: int) -> None:
@@ -73,8 +75,9 @@ class EngineChild:
         return cls(process, beats)
 
     async def launch(self, config: EngineConfig, weights: WeightFiles | None = None) -> None:
-        """Sends the process the configuration. The process begins to load at once; its events wait until they are
-        read. `weights` are the weight files that all engines of the server share; the first engine creates them.
+        """Sends the configuration to the process, which then begins to load; its events wait until they are read.
+
+        `weights` are the weight files that all engines of the server share; the first engine creates them.
         """
         # Imported late: a child is spawned before the compute modules are imported, so that the server starts early.
         from weft.engine.weights.weight_store import has_shared_weights  # noqa: PLC0415
@@ -84,7 +87,7 @@ class EngineChild:
         self.weights = weights
         self._directory = SocketDirectory()
         path = self._directory.path
-        # Bound before the child knows the paths: commands that are sent when it is ready find it connected.
+        # Bound before the child knows the paths, so that commands sent when the child is ready reach it.
         self._commands.bind(f"ipc://{path}/commands")
         self.events.bind(f"ipc://{path}/events")
         launch = Launch(
@@ -96,7 +99,7 @@ class EngineChild:
             log_format=log_format(),
         )
         assert self.process.stdin is not None
-        # The process has died: the task that awaits its exit reports that.
+        # The process has died: the task that awaits its exit reports the exit.
         if self.process.stdin.is_closing():
             return
         self.process.stdin.write(launch.to_frame())

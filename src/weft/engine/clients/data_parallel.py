@@ -1,9 +1,9 @@
-"""`DataParallelClient`: several engines behind one client. Each is a process with its own CPUs and KV pool, on this
-machine or another.
+"""`DataParallelClient`: several engines behind one client.
 
-A request goes to the engine with the fewest tokens to compute before the request's first token: uncached tokens of
-waiting prompts, unfinished answers, and the tokens of its own prompt that the engine has not cached. A call goes to
-every engine. An engine that dies is started again; the others are not affected.
+Each engine is a process with its own CPUs and KV pool, on this machine or another. A request goes to the engine with
+the fewest tokens to compute before the request's first token: uncached tokens of waiting prompts, unfinished answers,
+and the tokens of the request's own prompt that the engine has not cached. A call goes to every engine. An engine that
+dies is restarted; the other engines are not affected.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class DataParallelClient(EngineClient):
-    """Client of several engines. Made by `start`, inside a running event loop."""
+    """Client of several data-parallel engines. Made by `start`, inside a running event loop."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -74,10 +74,10 @@ class DataParallelClient(EngineClient):
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
         nodes: Nodes | None = None,
     ) -> "DataParallelClient":
-        """Starts all engines and waits until each has loaded; see `ProcessClient.start`.
+        """Starts all engines and waits until each has loaded its model. Errors are those of `ProcessClient.start`.
 
-        `child` was launched with the configuration of the first rank of this machine. The client owns and closes
-        `nodes`, which only a head has.
+        `child` is the process of this machine's first rank, already launched with that rank's configuration. The client
+        owns and closes `nodes`, which only a head node has.
         """
         children = await launch_all(config, local_ranks(config), begun=child)
         try:
@@ -89,7 +89,7 @@ class DataParallelClient(EngineClient):
         return client
 
     def _use(self, config: EngineConfig) -> None:
-        self.vllm_config = config  # the name that callers written for vLLM use
+        self.vllm_config = config  # the name that programs written for vLLM use
         self.info = EngineInfo.of(config)
         self._inputs = InputProcessor(config, self.renderer, items=self._pictures)
 
@@ -97,8 +97,8 @@ class DataParallelClient(EngineClient):
 
     @contextmanager
     def preparing(self, num_answers: int) -> Iterator[None]:
-        """Reserves places with the engine that has the smallest backlog; the engine that runs the request is chosen
-        later, by its prompt.
+        """Reserves queue places with the least loaded engine; the engine that runs the request is chosen later, by
+        its prompt.
         """
         rank = _with_room(sorted(self._group.able(), key=_backlog), num_answers)
         with rank.engine.preparing(num_answers):
@@ -127,8 +127,9 @@ class DataParallelClient(EngineClient):
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """Releases KV blocks that another engine lends for a request which no engine gets. Any live engine sends the
-        release; if no engine is live, the lease expires.
+        """Releases KV blocks that another engine lends for a request that reaches no engine of this client.
+
+        Any live engine sends the release; if no engine is live, the lease expires.
         """
         live = next((rank for rank in self._group.ranks if rank.is_live), None)
         if live is not None:
@@ -140,7 +141,7 @@ class DataParallelClient(EngineClient):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Runs all pieces on one engine, which has the earlier pieces in its cache."""
+        """Runs all pieces of a prompt on one engine, which has the earlier pieces in its prefix cache."""
         rank = min(self._group.able(options.data_parallel_rank), key=_backlog)
         running = rank.engine.run_pieces(pieces, params, options)
         with rank.holding():
@@ -229,8 +230,9 @@ class DataParallelClient(EngineClient):
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yields the cache events of all engines: each batch has its rank, and all ranks share one sequence of
-        numbers.
+        """Yields the cache events of all engines.
+
+        Each batch has its rank, and all ranks share one sequence of numbers.
         """
         self._group.able()
         return self._group.feed.subscribe(start_sequence_number)
@@ -262,7 +264,7 @@ _backlog = attrgetter("backlog")
 
 
 def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
-    """Returns the first rank with places for `num_answers` answers; raises `Overloaded` if there is none."""
+    """Returns the first rank with queue places for `num_answers` answers; raises `Overloaded` if no rank has places."""
     full: Overloaded | None = None
     for rank in ranks:
         try:
@@ -277,7 +279,7 @@ def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
 async def start_engines(
     checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
 ) -> EngineClient:
-    """Starts the engines inside a program: a single engine on a thread, several in processes."""
+    """Starts the engines inside a program: a single engine on a thread, several engines in processes."""
     kind = DataParallelClient if config.has_ranks else LocalClient
     client: EngineClient = await kind.start(checkpoint, config, metrics)
     return client

@@ -1,4 +1,4 @@
-"""`EngineGroup`: starts several engines, restarts the ones that die, and adds or removes engines."""
+"""`EngineGroup`: starts several engines, restarts engines that die, and adds or removes engines."""
 
 import asyncio
 import logging
@@ -37,9 +37,9 @@ log = logging.getLogger("weft.engine")
 
 
 class EngineGroup:
-    """The engines of one client. `on_config` gets the configuration whenever the number of engines has changed.
+    """The engines of one `DataParallelClient`. `on_config` gets the configuration when the number of engines changes.
 
-    `nodes`, which only a head has, are closed with the group.
+    `nodes`, which only a head node has, are closed with the group.
     """
 
     def __init__(
@@ -62,35 +62,35 @@ class EngineGroup:
         self.closed = asyncio.Event()
 
     def use(self, config: EngineConfig) -> None:
-        """Applies another configuration from now on."""
+        """Replaces the configuration of the group."""
         self._config = config
         self._on_config(config)
 
     async def start(
         self, children: Sequence[EngineChild], nodes: Nodes | None, on_loading: OnLoading
     ) -> None:
-        """Waits until the children have loaded and the other engines have joined; supervises all from then on."""
+        """Waits until the children have loaded and the other engines have joined, and then supervises all engines."""
         self.controls.weights = children[0].weights if children else None
         self._nodes = nodes
         await self._open_all(self.ranks, children, self._config, on_loading)
         self._supervise_all(self.ranks)
 
     def clients(self) -> list[FrontClient]:
-        """Returns the clients of all engines, draining ones included."""
+        """Returns the clients of all live engines, including draining ones."""
         return [rank.client for rank in self.ranks if rank.client is not None]
 
     def engines(self) -> list[FrontClient]:
-        """Returns the clients of the live engines; raises if there is none."""
+        """Returns the clients of the live engines; raises if no engine is live."""
         self.able()
         return [rank.engine for rank in self.ranks if rank.is_live]
 
     @property
     def dead_error(self) -> BaseException:
-        """The error if no engine is live."""
+        """The error to raise if no engine is live."""
         return EngineDead("no engine is running; the engines are being restarted")
 
     def able(self, number: int | None = None) -> list[Rank]:
-        """Returns the ranks that take requests, or the rank `number` alone; raises if there is none."""
+        """Returns the ranks that can take requests, or only the rank `number`; raises if there are none."""
         if self.is_closing:
             raise Unavailable("the server is shutting down")
         ranks = [rank for rank in self.ranks if not rank.is_draining]
@@ -103,7 +103,7 @@ class EngineGroup:
 
     def _pinned(self, number: int) -> Rank:
         pinned = next((rank for rank in self.ranks if rank.number == number), None)
-        if pinned is None:  # the rank was removed after the request was checked
+        if pinned is None:  # the rank was removed after the check of the request
             raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} does not exist")
         if pinned.is_draining:
             raise Unavailable(f"engine {number} accepts no more requests; it is being removed")
@@ -114,7 +114,7 @@ class EngineGroup:
     # -- starts -------------------------------------------------------------------------------
 
     async def _start_all(self, ranks: Sequence[Rank], config: EngineConfig) -> None:
-        """Starts an engine for each rank; all or none."""
+        """Starts an engine for each rank; if one fails, none is started."""
         numbers = [rank.number for rank in ranks]
         children = await launch_all(config, numbers, weights=self.controls.weights)
         await self._open_all(ranks, children, config)
@@ -126,8 +126,9 @@ class EngineGroup:
         config: EngineConfig,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> None:
-        """Waits until the children, which are the first ranks, have loaded and the other ranks have joined. If any
-        fails, all are ended.
+        """Waits until the children, which are the first ranks, have loaded and the other ranks have joined.
+
+        If a rank fails, all are stopped.
         """
         loaded = dict.fromkeys(ranks, 0)
 
@@ -168,7 +169,10 @@ class EngineGroup:
             rank.supervisor = asyncio.create_task(self._supervise(rank))
 
     async def _supervise(self, rank: Rank) -> None:
-        """Follows the events of an engine until it ends, and restarts it. An engine of a node joins by itself."""
+        """Follows the events of an engine until it ends, and restarts it.
+
+        An engine of another node rejoins by itself.
+        """
         is_elsewhere = self._is_elsewhere(rank)
         why = "has left; it may join again" if is_elsewhere else "has ended"
 
@@ -195,7 +199,7 @@ class EngineGroup:
         try:
             await self.controls.catch_up(client)
             self.controls.check_weights(weights)
-            # The number of engines changed meanwhile.
+            # The number of engines changed during the start.
             while config != (share := self._config.of_rank(rank.number)):
                 await client.use_share(config := share)
         except BaseException:
@@ -208,7 +212,7 @@ class EngineGroup:
         return self._nodes is not None and rank.number not in local_ranks(self._config)
 
     async def _take_events(self, rank: Rank) -> None:
-        """Takes in and publishes the cache events of an engine until it ends."""
+        """Adds the cache events of an engine to the group's index, and publishes them, until the engine ends."""
         while True:
             try:
                 async with aclosing(rank.engine.subscribe_kv_events()) as batches:
@@ -217,7 +221,7 @@ class EngineGroup:
                         self._publish(rank, batch.events)
             except Unavailable:  # the engine is dead or shut down
                 return
-            except Overloaded:  # events were missed: the index is incomplete
+            except Overloaded:  # events were missed, so the index is incomplete
                 self._forget_blocks(rank)
 
     def _forget_blocks(self, rank: Rank) -> None:
@@ -230,7 +234,7 @@ class EngineGroup:
             rank.events.publish(events)
 
     async def _end(self, rank: Rank) -> None:
-        """Ends an engine that has no requests, and forgets its state."""
+        """Stops an engine that has no requests, and drops the group's data about it."""
         rank.is_leaving = True
         if rank.client is not None:
             rank.client.shutdown()
@@ -247,7 +251,7 @@ class EngineGroup:
     # -- more or fewer ------------------------------------------------------------------------
 
     async def scale(self, new_data_parallel_size: int, drain_timeout: float) -> None:
-        """Changes the number of engines. A change that has begun continues if its caller is cancelled."""
+        """Changes the number of engines. A change that has begun continues even if its caller is cancelled."""
         if self._config.elastic_config is None:
             refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
@@ -284,7 +288,7 @@ class EngineGroup:
         )
 
     async def _add(self, config: EngineConfig) -> None:
-        """Starts the missing engines; if one fails, none joins."""
+        """Starts the missing engines; if one fails, none joins the group."""
         numbers = range(len(self.ranks), config.data_parallel_size)
         _check_room(config, len(numbers))
         ranks = new_ranks(config, numbers)
@@ -305,7 +309,7 @@ class EngineGroup:
         self._supervise_all(ranks)
 
     async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
-        """Sends these ranks no more requests, and waits until their open requests are finished."""
+        """Sends no more requests to these ranks, and waits until their running requests have finished."""
         if self.controls.may_be_paused and any(rank.num_open for rank in ranks):
             raise FailedPrecondition(
                 "requests of the engines to remove cannot finish while paused: call resume_generation first"
@@ -330,7 +334,7 @@ class EngineGroup:
     # -- the end ------------------------------------------------------------------------------
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends all engines; `closed` is set when they have ended."""
+        """Stops all engines; `closed` is set when they have stopped."""
         if self.is_closing:
             return
         self.is_closing = True

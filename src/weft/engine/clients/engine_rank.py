@@ -1,4 +1,4 @@
-"""`Rank`: one of several engines of a group, and the start of their processes."""
+"""`Rank`: one of several engines of a group, and functions that launch the engines' processes."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,10 @@ ANSWER_TOKENS = 64
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """A data-parallel rank, one engine of a group. `client` is None while the engine is down. `events` is the stream
-    for ZeroMQ subscribers.
+    """A data-parallel rank: one engine of a group. `client` is None while the engine is down.
 
-    A draining rank takes no more requests. `idle` is set while no request of the rank is followed (`num_open` is
-    0).
+    `events` is the stream for ZeroMQ subscribers. A draining rank gets no more requests. `idle` is set while the rank
+    has no open requests (`num_open` is 0).
     """
 
     number: int
@@ -52,7 +51,7 @@ class Rank:
 
     @property
     def engine(self) -> FrontClient:
-        """Client of a live rank."""
+        """Client of the rank's engine, which must be live."""
         assert self.client is not None
         return self.client
 
@@ -63,7 +62,7 @@ class Rank:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Counts a request as open on this rank until the context ends."""
+        """Context manager that counts a request as open on this rank."""
         self.num_open += 1
         self.idle.clear()
         try:
@@ -90,11 +89,13 @@ class Nodes(Protocol):
         """Waits until the engine of that rank has joined and loaded; returns its client."""
 
     def close(self) -> None:
-        """Accepts no more engines."""
+        """Stops accepting engines."""
 
 
 def new_ranks(config: EngineConfig, numbers: Iterable[int]) -> list[Rank]:
-    """Makes all ranks or none: raises `ConfigError` if a rank cannot publish its events."""
+    """Returns new ranks with these numbers; raises `ConfigError`, without any rank, if a rank cannot publish its
+    events.
+    """
     ranks: list[Rank] = []
     try:
         for number in numbers:
@@ -123,8 +124,9 @@ async def launch_all(
     begun: EngineChild | None = None,
     weights: WeightFiles | None = None,
 ) -> list[EngineChild]:
-    """Launches a process for each rank; all or none. `begun` is the process of the first rank, if it was launched
-    already.
+    """Launches a process for each rank; if one fails, none stays.
+
+    `begun` is the process of the first rank, if it was launched already.
     """
     children = [] if begun is None else [begun]
     weights = weights if begun is None else begun.weights

@@ -1,8 +1,9 @@
 """`GroupControls`: an operator's calls to several engines, and the state that a joining engine is brought to.
 
-A call returns when all engines have answered. A call that changes the engines goes on if its caller is cancelled;
-otherwise the known state would be wrong. An engine that dies meanwhile is ignored, unless none is left. If an
-engine refuses, the call raises its error, and the changes of the other engines stay: such a call can be repeated.
+A call returns when all engines have answered. A call that changes the engines continues even if its caller is
+cancelled; otherwise the group's record of the state would be wrong. An engine that dies during the call is ignored,
+unless no engine is left. If an engine refuses, the call raises the engine's error, and the changes of the other engines
+stay: such a call can be repeated.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 def _of_all(method: str) -> Any:
-    """Returns a method that calls `method` of all engines and merges their answers into one."""
+    """Returns a method that calls `method` of all engines and merges their answers into one answer."""
 
     async def call(self: "GroupControls", *arguments: Any, **named: Any) -> Any:
         return await self._all(method, *arguments, **named)
@@ -42,7 +43,7 @@ def _of_all(method: str) -> Any:
 
 
 class GroupControls(OperatorCalls):
-    """Controls of several engines. `engines` returns the clients of the live ones, and raises if there is none.
+    """Controls of several engines. `engines` returns the clients of the live engines, and raises if no engine is live.
 
     `weights` are the weight files that the engines share. `pictures` prepares the pictures of all prompts.
     """
@@ -57,12 +58,14 @@ class GroupControls(OperatorCalls):
         self._is_paused = False
         self._sleep_level = 0
         self._num_pausing = 0
-        self._resuming = asyncio.Lock()  # held to resume and to replace weights: never both at once
+        self._resuming = (
+            asyncio.Lock()
+        )  # held to resume, and to replace weights: never both at once
         self.weights: WeightFiles | None = None
-        self.pictures: ItemPreparer | None = None  # of the client of all engines
+        self.pictures: ItemPreparer | None = None  # belongs to the client of all engines
 
     async def each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
-        """Returns the answers of all live engines; see `gather_available`."""
+        """Returns the answers of all live engines; leaves out engines that become unavailable during the call."""
         return await gather_available(call(engine) for engine in self._engines())
 
     async def reset_mm_cache(self) -> None:
@@ -76,23 +79,26 @@ class GroupControls(OperatorCalls):
 
     @property
     def weights_key(self) -> str | None:
-        """Identifies the present weights, if they are shared."""
+        """Identifier of the current weights; None if the engines do not share weights."""
         return None if self.weights is None else self.weights.current.key
 
     def check_weights(self, key: str | None) -> None:
-        """Raises if the weights were replaced since an engine was started: the engine must not join with old
+        """Raises if the weights were replaced since an engine was started: this engine must not join with old
         weights.
         """
         if key != self.weights_key:
             raise Unavailable("the weights were replaced while an engine was started")
 
     async def catch_up(self, *engines: FrontClient) -> None:
-        """Brings engines that have just started to the state of the others: adapters, pause, sleep level."""
+        """Brings newly started engines to the state of the other engines: adapters, pause, sleep level."""
         known = dict(self._adapters)
         for engine in engines:
             await self._load_adapters(engine, known)
         state = (False, 0)
-        while state != (self.may_be_paused, self._sleep_level):  # the state may change meanwhile
+        while state != (
+            self.may_be_paused,
+            self._sleep_level,
+        ):  # the state may change during the call
             state = is_paused, level = self.may_be_paused, self._sleep_level
             for engine in engines:
                 if level:
@@ -102,7 +108,9 @@ class GroupControls(OperatorCalls):
                 else:
                     await engine.wake_up()
         for lora_id, adapter in known.items():
-            if self._adapters.get(lora_id) is not adapter:  # removed or replaced meanwhile
+            if (
+                self._adapters.get(lora_id) is not adapter
+            ):  # the adapter was removed or replaced during the call
                 for engine in engines:
                     await engine.remove_lora(lora_id)
 
@@ -124,7 +132,7 @@ class GroupControls(OperatorCalls):
     list_loras = _of_all("list_loras")
     reset_encoder_cache = _of_all("reset_encoder_cache")
     reset_prefix_cache = _of_all("reset_prefix_cache")
-    start_profile = _of_all("start_profile")  # a file for each engine
+    start_profile = _of_all("start_profile")  # each engine writes its own file
     start_weight_update = _of_all("start_weight_update")
     stop_profile = _of_all("stop_profile")
 
@@ -151,7 +159,7 @@ class GroupControls(OperatorCalls):
             self.weights.read_anew()
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """Wakes all engines. An engine that lacks memory stays asleep, and the others wake."""
+        """Wakes all engines. An engine that lacks memory stays asleep, while the others wake."""
         return await unbroken(self._wake(None if tags is None else list(tags)))
 
     async def _wake(self, named: list[str] | None) -> bool:
@@ -163,7 +171,7 @@ class GroupControls(OperatorCalls):
 
     @property
     def may_be_paused(self) -> bool:
-        """True if the engines are paused, or a call that pauses them is in flight."""
+        """True if the engines are paused, or if a call that pauses them is in progress."""
         return self._is_paused or self._num_pausing > 0
 
     async def _pause(self, method: str, *arguments: Any, **named: Any) -> None:
@@ -177,7 +185,11 @@ class GroupControls(OperatorCalls):
     # -- weights ------------------------------------------------------------------------------
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """All engines read an update's files. Only the engine that will pack the weights copies shared memory."""
+        """Sends a part of a weight update to the engines that need it.
+
+        All engines read an update's files. Only the engine that will pack the weights copies tensors from shared
+        memory.
+        """
         are_files = self._transfer is not None and self._transfer.backend == "safetensors"
         try:
             if are_files:
@@ -189,12 +201,14 @@ class GroupControls(OperatorCalls):
             raise
 
     async def finish_weight_update(self) -> None:
-        """One engine packs the updated weights and serves them; then the other engines map them.
+        """Ends a weight update: one engine packs and serves the updated weights, then the other engines map them.
 
-        An engine that fails to map them is ended, and restarts with them. Requests must be paused.
+        An engine that fails to map the weights is ended, and restarts with them. Requests must be paused.
         """
         if self.weights is None or self._transfer is None:
-            await self._engines()[0].finish_weight_update()  # raises the right error
+            await self._engines()[
+                0
+            ].finish_weight_update()  # raises the right error: no update is in progress
             return
         await unbroken(self._replace_weights(self.weights))
 
@@ -233,7 +247,7 @@ class GroupControls(OperatorCalls):
         kv_transfer_params: dict[str, Any],
         data_parallel_rank: int | None = None,
     ) -> None:
-        """Any live engine sends the notification."""
+        """Notifies the prefill engine, through any live engine, that a request was refused."""
         del data_parallel_rank
         engine = self._engines()[0]
         await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)
@@ -242,12 +256,12 @@ class GroupControls(OperatorCalls):
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """Adapters of any engine: an engine that lacks one loads it when a request names it."""
+        """Adapters that any engine has loaded: an engine that lacks an adapter loads it when a request names it."""
         every = [engine.lora_requests for engine in self._engines()]
         return {name: request for one in every for name, request in one.items()}
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """All engines load the adapter. If one engine refuses a new adapter, no engine keeps it."""
+        """Loads an adapter in all engines. If one engine refuses a new adapter, no engine keeps it."""
         name, lora_id = lora_request.lora_name, lora_request.lora_int_id
         is_new = name not in self.lora_requests
         try:

@@ -26,7 +26,7 @@ log = logging.getLogger("weft.engine")
 
 
 class QueueMailbox:
-    """Commands from other threads of this process."""
+    """Queue of commands from other threads of this process to the engine's thread."""
 
     def __init__(self) -> None:
         # None is not a command: it only makes `receive` return.
@@ -51,9 +51,9 @@ class QueueMailbox:
 
 
 class LocalClient(FrontClient):
-    """Client of an engine on a thread. Made by `start`, inside a running event loop."""
+    """Client of an engine on a thread of this process. Made by `start`, inside a running event loop."""
 
-    _thread: threading.Thread  # runs the engine; set by `_start`
+    _thread: threading.Thread  # the engine's thread; set by `_start`
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -82,7 +82,7 @@ class LocalClient(FrontClient):
         metrics: Metrics | None = None,
         pooler: Pooler | None = None,
     ) -> "LocalClient":
-        """Starts the engine on a runner that is loaded already; such an engine cannot sleep."""
+        """Starts the engine with a runner whose model is already loaded; such an engine cannot sleep."""
         return await cls._start(EngineModel(config, runner, pooler), tokenizer, config, metrics)
 
     @classmethod
@@ -102,20 +102,20 @@ class LocalClient(FrontClient):
 
     async def wait_closed(self) -> None:
         await super().wait_closed()
-        self._thread.join()  # the thread holds the model until it ends
+        self._thread.join()  # the thread holds the model's memory until it ends
 
     def _send(self, command: Command) -> None:
         self._mailbox.post(command)
 
     def _run(self, model: EngineModel) -> None:
-        """Runs the engine; target of the engine thread."""
+        """Runs the engine; this is the target function of the engine thread."""
         try:
             model.allocate_kv()
             read_tokenizer = self.renderer.to_json
             EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
         except ConfigError as error:
             self._emit(Failed(str(error), is_config=True))
-        except Exception as error:  # top of the thread: callers get the reason
+        except Exception as error:  # the thread's outermost function: callers get the reason
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))
         self._to_event_loop(self._on_closed)

@@ -1,7 +1,7 @@
-"""`ProcessClient`: runs the engine in a child process, so that its crash does not end this process.
+"""`ProcessClient`: runs the engine in a child process, so that a crash of the engine does not end this process.
 
-The child reads its configuration from stdin and ends when that pipe closes. Commands and events are msgpack of
-fixed schemas over two ZeroMQ sockets in a private directory.
+The child reads its configuration from stdin and ends when that pipe closes. Commands and events are sent as msgpack
+with fixed schemas over two ZeroMQ sockets in a private directory.
 """
 
 import asyncio
@@ -26,13 +26,16 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-_KILL_GRACE_S = 5.0  # after the drain timeout: then an engine stuck in a step is killed
+_KILL_GRACE_S = (
+    5.0  # added to the drain timeout; afterwards an engine that is stuck in a step is killed
+)
 OnLoading: TypeAlias = Callable[[int, int], None]
 
 
 class ApartClient(FrontClient):
-    """Client of an engine outside this process. The client waits until the engine has loaded, and kills an engine
-    that does not end.
+    """Client of an engine outside this process.
+
+    It waits until the engine has loaded, and kills an engine that hangs.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class ApartClient(FrontClient):
         self._kill_in(_KILL_GRACE_S)  # an engine that reported its failure should end by itself
 
     def _end(self, cause: str) -> None:
-        """Handles the end of the engine; `cause` is reported if the end was neither requested nor explained."""
+        """Handles the end of the engine; reports `cause` if the end was neither requested nor explained by the
+        engine.
+        """
         if self._dead_error is None:
             self._die(self._death(cause))
         for timer in self._kills:
@@ -90,7 +95,7 @@ class ApartClient(FrontClient):
         return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
 
     def _kill_in(self, delay_s: float) -> None:
-        """Kills the engine after a delay, unless it has ended by then."""
+        """Kills the engine after `delay_s` seconds, unless it has ended by then."""
         self._kills.append(asyncio.get_running_loop().call_later(delay_s, self._kill))
 
 
@@ -119,11 +124,11 @@ class ProcessClient(ApartClient):
         child: EngineChild | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "ProcessClient":
-        """Starts the child and waits until its model is loaded. `child` was launched with `config` already.
+        """Starts the child process and waits until its model is loaded. `child` was already launched with `config`.
 
-        `on_loading` gets the bytes of weights that are loaded and the total, several times a second.
+        `on_loading` gets the number of loaded bytes of weights and the total number, several times a second.
 
-        Raises `ConfigError` if the child reports that the model cannot run, `EngineDead` if it dies.
+        Raises `ConfigError` if the child reports that the model cannot run, `EngineDead` if the child dies.
         """
         process = await launched(config) if child is None else child
         try:
@@ -142,7 +147,9 @@ class ProcessClient(ApartClient):
         metrics: Metrics | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "ProcessClient":
-        """Waits until a child that was launched with `config` has loaded its model; see `start`."""
+        """Waits until a child that was launched with `config` has loaded its model; the arguments are those of
+        `start`.
+        """
         try:
             client = cls(config, tokenizer, child, metrics)
         except BaseException:
@@ -177,7 +184,7 @@ class ProcessClient(ApartClient):
 
 
 async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> EngineChild:
-    """Returns a process that has begun to load; see `EngineChild.launch`."""
+    """Spawns and launches an engine process, and returns it while it loads."""
     child = await EngineChild.spawn()
     try:
         await child.launch(config, weights)
@@ -188,9 +195,7 @@ async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> 
 
 
 async def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """Reads the tokenizer on a thread: a large vocabulary takes a second, and health probes must be answered
-    meanwhile.
-    """
+    """Reads the tokenizer on a thread: a large vocabulary takes a second, in which health probes must be answered."""
     return await asyncio.to_thread(
         Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
     )

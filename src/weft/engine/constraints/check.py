@@ -1,7 +1,8 @@
-"""`GrammarChecker`: turns a constraint into the text of a grammar that is known to build, within limits.
+"""`GrammarChecker`: translates a constraint into the text of a grammar, and checks that the grammar builds within
+limits.
 
-Building runs in child processes, because only a process can be stopped after two seconds. The engine then builds
-from the checked text without risk.
+Grammars are test-built in child processes, because only a process can be stopped after two seconds. The engine then
+builds the checked text without risk.
 """
 
 import asyncio
@@ -22,14 +23,15 @@ from weft.text.tokenizer import Tokenizer
 TIME_LIMIT_S = 2.0
 MAX_MEMORY_BYTES = 4 << 30
 MAX_CACHE_BYTES = 16 << 20
-_ENTRY_BYTES = 256  # overhead of an entry beside its text
+_ENTRY_BYTES = 256  # overhead of a cache entry besides its text
 # Two, so that a series of hostile grammars does not block all other requests.
 _NUM_WORKERS = 2
 
 
 class GrammarChecker:
-    """Checks constraints. Used on one event loop; its child processes start with their first use, and `close` ends
-    them.
+    """Checks constraints.
+
+    Used on one event loop; the child processes start at the first check, and `close` ends them.
     """
 
     def __init__(
@@ -53,10 +55,9 @@ class GrammarChecker:
     async def check(
         self, params: StructuredOutputsParams, *, unless: asyncio.Event | None = None
     ) -> str | None:
-        """Returns the grammar's text. Raises `BadRequest` that names the constraint if it cannot be built within
-        the limits.
+        """Returns the text of the constraint's grammar; None if `unless` is set first.
 
-        Returns None if `unless` is set first.
+        Raises a `BadRequest` that names the constraint if the grammar cannot be built within the limits.
         """
         line = _to_line(params)
         text = self._cache.get(line)
@@ -82,7 +83,7 @@ class GrammarChecker:
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-        self._threads.shutdown(wait=False)  # waiting checks are refused one by one
+        self._threads.shutdown(wait=False)  # waiting checks then fail, each with its own error
         for worker in idle:
             worker.stop()
 
@@ -116,7 +117,7 @@ class GrammarChecker:
 
 
 class _TextCache:
-    """LRU cache of grammar texts, by a digest of their constraint."""
+    """LRU cache of grammar texts. The keys are digests of the constraints."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -142,7 +143,7 @@ class _TextCache:
 
 
 async def _is_done(work: asyncio.Future[Any], unless: asyncio.Event | None) -> bool:
-    """Waits for `work`; returns False and cancels it if `unless` is set first."""
+    """Waits for `work` and returns True; if the event `unless` is set first, cancels `work` and returns False."""
     ended = asyncio.ensure_future(asyncio.Event().wait() if unless is None else unless.wait())
     try:
         await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """The child process that test-builds grammars: `python -m weft.engine.constraints.check_worker`.
 
-Its setup line has the tokenizer and the model's logits width. Each further line is a constraint; the answer is the
-grammar's text, after it was built and its first mask was computed (see `weft.core.aio.worker`).
+The setup line has the tokenizer and the width of the model's logits. Each further line is a constraint; the answer is
+the grammar's text, after the grammar was built and its first mask was computed (see `weft.core.aio.worker`).
 """
 
 import json

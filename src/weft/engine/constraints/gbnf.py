@@ -1,7 +1,7 @@
-"""Translates GBNF, the notation with `root ::=`, into Lark that accepts the same texts.
+"""Translates GBNF, the grammar notation with `root ::=`, into Lark that accepts the same texts.
 
-Lark's terminals take the longest match without backtracking, GBNF's do not. So every terminal written here is one
-character wide: the grammar alone decides, and the result is equivalent.
+Lark's terminals take the longest match without backtracking, GBNF's do not. So every terminal of the translation is one
+character wide: the rules alone decide, and the result is equivalent.
 """
 
 import re
@@ -40,7 +40,7 @@ def is_gbnf(text: str) -> bool:
 
 
 def to_lark(text: str) -> str:
-    """Returns the same grammar in Lark. Raises `ValueError` with the line and the fault."""
+    """Returns the grammar translated to Lark. Raises `ValueError` with the line number and the error."""
     tokens = list(_tokens(text))
     names = _rule_names(tokens)
     lines = ["start: r" + str(names["root"])]
@@ -105,7 +105,7 @@ def _lark_of(token: _Token, names: dict[str, int]) -> str:
 
 
 def _bracket(token: _Token) -> str:
-    """Translates `[a-z]` or `[^a-z]`; a dash is a range unless it is escaped, first or last."""
+    """Translates `[a-z]` or `[^a-z]`; a dash means a range unless it is escaped, first or last."""
     characters = list(_characters(token))
     is_negated = characters[0] == ("^", False)
     characters = characters[1:] if is_negated else characters
@@ -126,7 +126,7 @@ def _bracket(token: _Token) -> str:
 
 
 def _characters(token: _Token) -> Iterator[tuple[str, bool]]:
-    """Yields each character, and whether it was escaped."""
+    """Yields each character of the token's text, and whether the character was escaped."""
     for found in _ESCAPE.finditer(token.value):
         code = found.group(1) or found.group(2) or found.group(3)
         escaped, plain = found.group(4), found.group(5)

@@ -1,7 +1,7 @@
-"""Grammars in the engine: built on a thread beside the loop, cached, advanced token by token.
+"""Grammars in the engine: built on a thread besides the engine loop, cached, advanced token by token.
 
 A grammar decides which tokens may come next. Its state belongs to one sequence and changes only when a token is
-committed. So it survives preemption: the tokens are not fed to it again.
+committed. So the state survives a preemption: the sequence's tokens are not processed again.
 """
 
 import logging
@@ -24,25 +24,25 @@ log = logging.getLogger("weft.engine")
 MAX_CACHE_BYTES = 64 << 20
 _BASE_BYTES = 128 << 10
 _BYTES_PER_CHARACTER = 64
-# Copies share a table of lexer states, which has a limit; so a new grammar is built now and then.
+# Copies share a table of lexer states, which has a size limit; so a grammar is rebuilt after this many uses.
 _MAX_USES = 256
 
 
 class GrammarFailed(Exception):
-    """The grammar cannot be built or followed; the message may be shown to the caller."""
+    """The grammar cannot be built or followed; the caller may see the message."""
 
     @property
     def in_answer(self) -> str:
-        """Error message for an answer that was following the grammar."""
+        """Error message for an answer that followed the grammar when the failure occurred."""
         return f"the grammar cannot be followed any further: {self}"
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:
-    """The tokenizer in the library's form, and the width of the model's logits.
+    """The tokenizer in the grammar library's form, and the width of the model's logits.
 
-    `hidden_ids` stand for the end of the sequence if the model has no token for it: the library needs one, and the
-    model must not choose it.
+    If the model has no end-of-sequence token, `hidden_ids` stand for one: the library needs such a token, and the model
+    must not choose it.
     """
 
     tokenizer: LLTokenizer
@@ -51,11 +51,11 @@ class GrammarVocabulary:
     hidden_ids: tuple[int, ...] = ()
 
     def piece(self, token_id: int) -> bytes:
-        """Returns the text of a token, as bytes; for a special token its name."""
+        """Returns the bytes of a token's text; for a special token, its name."""
         return self.tokenizer.decode_bytes([token_id])
 
     def special_ids(self) -> dict[str, int]:
-        """Returns the special tokens that do not end a sequence, by name. Walks the whole vocabulary."""
+        """Returns the special tokens that do not end a sequence, by name. Reads the whole vocabulary."""
         tokenizer = self.tokenizer
         ends = {*self.eos_token_ids, *self.hidden_ids}
         special = [
@@ -92,14 +92,14 @@ class GrammarVocabulary:
 
 
 def _least_useful(tokenizer: LLTokenizer) -> int:
-    """Returns a special token, because no text needs it; the last token if there is none."""
+    """Returns a special token, which no text needs; the last token if the tokenizer has no special tokens."""
     ids = range(tokenizer.vocab_size - 1, -1, -1)
     return next((token_id for token_id in ids if tokenizer.is_special_token(token_id)), ids[0])
 
 
 def build(vocabulary: GrammarVocabulary, text: str) -> LLMatcher:
-    """Returns a matcher at its start. `GrammarFailed` describes the fault of the text."""
-    # Limits of one step, about 15 ms, and of a grammar's lexer states, about 100 MB.
+    """Returns a matcher at its start. Raises `GrammarFailed`, with the fault of the text."""
+    # Limits: of one step, about 15 ms; of a grammar's lexer states, about 100 MB.
     limits = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
     with panics_as(GrammarFailed):
         matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
@@ -109,7 +109,7 @@ def build(vocabulary: GrammarVocabulary, text: str) -> LLMatcher:
 
 
 def one_line(message: str) -> str:
-    """Returns the first line of the library's message, and the line that names the error in an expression."""
+    """Returns the first line of the library's message, and the line that names the error in a regular expression."""
     lines = message.strip().splitlines() or ["it cannot be built"]
     if lines[0].startswith("NoExtension"):
         return "it allows no text at all"
@@ -117,9 +117,9 @@ def one_line(message: str) -> str:
 
 
 class GrammarState:
-    """Position of one sequence in its grammar.
+    """State of one sequence in its grammar.
 
-    `end_ids` are tokens beside the model's own that may end the answer where the grammar allows the end.
+    `end_ids` are tokens, besides the model's own end tokens, that may end the answer where the grammar allows the end.
     """
 
     __slots__ = ("_end_ids", "_error", "_has_ended", "_job", "_mask", "_matcher", "_vocabulary")
@@ -130,21 +130,23 @@ class GrammarState:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._end_ids = list(end_ids)
-        self._mask: Words | None = None  # tokens allowed in the present state
+        self._mask: Words | None = None  # allowed tokens in the current state; None if not computed
         self._error: str | None = None
         self._has_ended = False
         self._job: Future[None] | None = None
 
     @property
     def is_over(self) -> bool:
-        """True if the answer has ended: with an end token or, if the model has none, because no token is allowed."""
+        """True if the answer has ended: by an end token or, for a model without end tokens, because no token is
+        allowed.
+        """
         if self._has_ended or not self._vocabulary.hidden_ids:
             return self._has_ended
         self._compute()
         return self._mask is None and self._error is None
 
     def mask(self) -> Words:
-        """Returns the tokens that may come next, in the form of `Choice.mask`."""
+        """Returns the tokens that may come next, as a bit mask in the form of `Choice.mask`."""
         if self._job is not None:
             self._job.result()
             self._job = None
@@ -155,7 +157,7 @@ class GrammarState:
         return self._mask
 
     def advance(self, token_id: int) -> None:
-        """Advances by the next token."""
+        """Advances the state by the sequence's next token."""
         self._mask = None
         with panics_as(GrammarFailed):
             is_taken = self._matcher.consume_token(token_id)
@@ -186,7 +188,7 @@ class GrammarState:
 
     @staticmethod
     def compute_ahead(states: Iterable["GrammarState"], pool: ThreadPoolExecutor) -> None:
-        """Computes the masks on another thread, while the model computes the logits."""
+        """Computes the masks of grammar states on another thread, while the model computes the logits."""
         wanted = [state for state in states if state._mask is None]
         if wanted:
             job = pool.submit(_compute_all, wanted)
@@ -201,9 +203,9 @@ def _compute_all(states: list[GrammarState]) -> None:
 
 @dataclass(slots=True)
 class Grammar:
-    """A built grammar, which can start any number of sequences.
+    """A built grammar, from which any number of sequences can start.
 
-    `matcher` is None if the form is free, and only the vocabulary was needed.
+    `matcher` is None if the constraint allows any text, and only the vocabulary was needed.
     """
 
     matcher: LLMatcher | None
@@ -211,7 +213,10 @@ class Grammar:
     num_uses: int = 0
 
     def start(self, end_ids: Sequence[int] = ()) -> GrammarState | None:
-        """Returns the state of a sequence without output. Raises `GrammarFailed` if it cannot be made."""
+        """Returns the state of a sequence without output.
+
+        Raises `GrammarFailed` if the library cannot create the state.
+        """
         if self.matcher is None:
             return None
         with panics_as(GrammarFailed):
@@ -219,12 +224,11 @@ class Grammar:
 
 
 class GrammarCompiler:
-    """Builds grammars on its own thread. All other methods are for the loop's thread.
+    """Builds grammars on its own thread. The engine loop's thread calls all other methods.
 
-    The vocabulary is read with the first grammar, because most engines never need it: 150,000 tokens take 100 MB
-    and a second, in which the library holds Python's GIL. The end-of-sequence ids come with the first request; they
-    are the model's, so they are equal for all requests. `wake` is called on the building thread when a grammar is
-    ready.
+    The vocabulary is read with the first grammar, because most engines never need it: 150,000 tokens take 100 MB and a
+    second, in which the library holds Python's GIL. The end-of-sequence ids come with the first request; they are the
+    model's, so they are equal for all requests. `wake` is called on the building thread when a grammar is ready.
     """
 
     def __init__(
@@ -232,18 +236,21 @@ class GrammarCompiler:
         read_vocabulary: Callable[[Sequence[int]], GrammarVocabulary],
         wake: Callable[[], None],
     ) -> None:
-        self.num_pending = 0  # grammars that were ordered and not taken yet
+        self.num_pending = 0  # grammars that were ordered but not taken yet
         self._wake = wake
         self._ready: queue.SimpleQueue[tuple[str, str | None, Grammar | str]] = queue.SimpleQueue()
         self._cache: OrderedDict[str, Grammar] = OrderedDict()
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
-        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # the thread starts with its first use
+        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # the thread starts at the first use
         self._read_vocabulary = read_vocabulary
         self._vocabulary: Future[GrammarVocabulary] | None = None
 
     def order(self, engine_id: str, text: str | None, eos_token_ids: Sequence[int]) -> None:
-        """Orders a grammar (None: only the vocabulary); `take_ready` returns it, at once if it is cached."""
+        """Starts to build a grammar for a request (`text` None: only reads the vocabulary).
+
+        `take_ready` returns the result.
+        """
         self.num_pending += 1
         if self._vocabulary is None:
             self._vocabulary = self._builder.submit(self._read_vocabulary, eos_token_ids)
@@ -256,7 +263,7 @@ class GrammarCompiler:
             self._builder.submit(self._build, engine_id, text, self._vocabulary)
 
     def take_ready(self) -> list[tuple[str, Grammar | str]]:
-        """Returns engine ids, each with the grammar that was ordered for it, or the error message."""
+        """Returns the finished orders: each engine id with its grammar, or with the error message."""
         ready = []
         while not self._ready.empty():
             engine_id, text, made = self._ready.get()
@@ -267,18 +274,18 @@ class GrammarCompiler:
         return ready
 
     def close(self) -> None:
-        """Ends the threads; grammars that were ordered are never returned."""
+        """Ends the threads; grammars that are still being built are never returned."""
         for pool in (self._builder, self.mask_pool):
-            # Waits for the running job, which would otherwise wake a closed mailbox.
+            # Waits for the running build, which would otherwise wake a closed mailbox.
             pool.shutdown(cancel_futures=True)
 
     @property
     def num_bytes(self) -> int:
-        """Estimated bytes of the cached grammars."""
+        """Estimated size of all cached grammars in bytes."""
         return self._num_bytes
 
     def _put(self, text: str, grammar: Grammar) -> None:
-        """Caches a grammar, and drops the least recently used ones."""
+        """Adds a grammar to the cache, and drops the least recently used grammars."""
         if text in self._cache:
             self._num_bytes -= _cost(text)
         self._cache[text] = grammar
@@ -296,9 +303,13 @@ class GrammarCompiler:
             made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)
-        except ValueError as error:  # the vocabulary; a bad grammar was refused by the front
+        except (
+            ValueError
+        ) as error:  # the vocabulary is at fault: a bad grammar was refused by the front
             made = f"no grammar works with this tokenizer ({one_line(str(error))})"
-        except Exception:  # top of a thread's job: a request waits for the result
+        except (
+            Exception
+        ):  # the outermost function of a thread's job: a request waits for the result
             log.exception("a grammar could not be built: engine_id=%s", engine_id)
             made = "internal error while building the grammar"
         self._ready.put((engine_id, text, made))

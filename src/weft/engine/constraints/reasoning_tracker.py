@@ -1,8 +1,8 @@
 """Reasoning: text that a model writes before its answer, up to a marker such as "</think>".
 
-The request says whether reasoning is open when the answer begins (`weft.text.reasoning`); a `ReasoningTracker`
-follows each sequence to the end of its reasoning. The marker is found in the text, even if it is several tokens, or
-other tokens than the tokenizer would use.
+The request says whether reasoning is open when the answer begins (`weft.text.reasoning`); a `ReasoningTracker` follows
+each sequence to the end of its reasoning. The tracker searches the text for the marker, so it also finds a marker of
+several tokens, or of other tokens than the tokenizer would use.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from weft.core.values.types import OpenReasoning
 
 
 class ReasoningTracker:
-    """Follows one sequence, token by token, until its reasoning is over. `piece` returns a token's bytes.
+    """Follows one sequence, token by token, until its reasoning has ended. `piece` returns the bytes of a token.
 
     `budget` is the number of tokens after which the end of the reasoning is forced.
     """
@@ -34,14 +34,16 @@ class ReasoningTracker:
         self._end_ids = reasoning.end_token_ids
         self._piece = piece
         self._budget = budget
-        self._tail = b""  # last bytes of the text, which may be the start of the marker
+        self._tail = b""  # last bytes of the text, which may begin the marker
         self._last_ids: list[int] = []
         self._num_tokens = 0
         self.is_over = False
 
     @property
     def forced_token_id(self) -> int | None:
-        """Next token of the marker, once the budget is spent; continues a marker that the model has begun."""
+        """Next token of the end marker once the budget is used up, continuing a marker that the model has begun;
+        else None.
+        """
         if self.is_over or self._budget is None or self._num_tokens < self._budget:
             return None
         longest = min(len(self._last_ids), len(self._end_ids) - 1)
@@ -53,7 +55,7 @@ class ReasoningTracker:
         return self._end_ids[num_there]
 
     def push(self, token_id: int) -> None:
-        """Adds the next token."""
+        """Adds the sequence's next token."""
         self._num_tokens += 1
         self._last_ids = [*self._last_ids, token_id][-len(self._end_ids) :]
         text = self._tail + self._piece(token_id)

@@ -1,8 +1,8 @@
-"""Structural tags: free text in which some parts have a form, translated into a grammar of the library.
+"""Structural tags: free text with constrained parts, translated into a grammar of the grammar library.
 
-Two notations are read: `{"structures": [{"begin", "schema", "end"}], "triggers"}`, and the newer `{"format":
-{...}}` with nested parts. A marker that is a single special token may come as that token or as spelled text; both
-mean the same.
+The module reads two notations: `{"structures": [{"begin", "schema", "end"}], "triggers"}`, and the newer `{"format":
+{...}}` with nested parts. A marker that is a single special token may be generated as that token or spelled out as
+text; both are equivalent.
 """
 
 import json
@@ -16,8 +16,8 @@ from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 _FREE = ("any_text", "triggered_tags")
-# Unlimited white space would let a model write it for ever. Most models were trained on calls with one space after a
-# comma and a colon.
+# Unlimited white space would let a model generate white space for ever. Most models were trained on calls with one
+# space after a comma and a colon.
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 # Types of formats, and their allowed keys.
 _KEYS = {
@@ -38,7 +38,7 @@ _WORDS: dict[type, str] = {str: "text", list: "a list", dict: "an object"}
 
 
 def to_grammar(tag: dict[str, Any], special_ids: Mapping[str, int]) -> str:
-    """Returns the grammar's text. `special_ids`: special tokens that do not end a sequence, by name."""
+    """Returns the text of the grammar. `special_ids` are the special tokens that do not end a sequence, by name."""
     if "format" in tag:
         return _Writer(special_ids).write(tag["format"])
     contents = [
@@ -56,7 +56,9 @@ def to_grammar(tag: dict[str, Any], special_ids: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Lead:
-    """End of a stretch of free text: `trigger`, which must continue to `begin`, and then `rest`."""
+    """A possible end of a stretch of free text: the text `trigger`, continued to the text `begin`, then the rule
+    `rest`.
+    """
 
     trigger: str
     begin: str
@@ -64,9 +66,9 @@ class _Lead:
 
 
 class _Writer:
-    """Collects rules. An expression always describes a part *and* the text that follows it.
+    """Collects the rules of a grammar. Each expression describes a part of the text *and* the text that follows it.
 
-    Free text extends up to the text that follows it, so its rule needs this text.
+    Free text extends up to the text that follows it, so the rule of free text needs the following text.
     """
 
     def __init__(self, special_ids: Mapping[str, int]) -> None:
@@ -76,14 +78,17 @@ class _Writer:
         self._sides: list[dict[str, str]] = []
 
     def write(self, whole: object) -> str:
-        """Returns the grammar of a format that nothing follows."""
+        """Returns the grammar of a whole format, which no text follows."""
         start = self._expression(whole, "")
         lines = ["%llguidance {}", f"start: {start}", "T: /(.|\\n)*/", *self._rules]
         main = {"name": "whole", "lark_grammar": "\n".join(lines) + "\n"}
         return json.dumps({"grammars": [main, *self._sides]})
 
     def _rule(self, kind: str, body: str, attributes: str = "") -> str:
-        """Adds a rule and returns its name. Names in capitals are terminals: one expression, matched as a whole."""
+        """Adds a rule and returns its name.
+
+        A rule with a name in capitals is a terminal: one expression, matched as a whole.
+        """
         name = f"{kind}{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
@@ -117,7 +122,8 @@ class _Writer:
         return f"@{name} {self._literal(end)}"
 
     def _regex(self, part: _Part, end: str) -> str:
-        # The end is part of the expression: a terminal alone matches as much as it can, and would swallow the end.
+        # The end text is part of the expression: a terminal alone matches as much as it can, and would include the end
+        # text.
         quoted = _SLASH.sub(lambda m: m[1] or r"\/", _text(part, "pattern")).replace("\n", "\\n")
         alone = self._rule("R", f"/{quoted}/")
         if not end:
@@ -152,7 +158,7 @@ class _Writer:
         return f"{self._literal(_text(part, 'begin'))} {self._tag_rest(part, end)}"
 
     def _tag_rest(self, tag: object, end: str) -> str:
-        """Returns the part of a tag after its beginning."""
+        """Returns the expression of a tag after its begin text."""
         ends = tag.get("end", "") if isinstance(tag, dict) else ""
         ends = ends if isinstance(ends, list) else [ends]
         if not ends or not all(isinstance(one, str) for one in ends):
@@ -188,7 +194,9 @@ class _Writer:
         return f"{first} {then or free}"
 
     def _literal(self, text: str) -> str:
-        """Matches the text; each special token in it may come as that token or as its spelled name."""
+        """Returns the expression of a text; each special token in it may be generated as that token or as its
+        spelled name.
+        """
         parts: list[str] = []
         rest = text
         while rest:
@@ -204,8 +212,10 @@ class _Writer:
     # -- free text ----------------------------------------------------------------------------
 
     def _free(self, tags: list[_Lead], end: str, *, then: str | None) -> str:
-        """Free text up to `end`, or to the end of the answer, with tags in it. `then` follows a tag; None: more
-        free text follows.
+        """Adds the rule of free text that may contain tags, up to the text `end` (or the answer's end); returns its
+        name.
+
+        `then` is the rule that follows a tag; with None, more free text follows.
         """
         name = f"f{len(self._rules)}"
         self._rules.append("")  # reserves the index, because the rule refers to itself
@@ -214,7 +224,7 @@ class _Writer:
             for tag in tags
         ]
         leads += [_Lead(end, end, "")] if end else []
-        # A special token that is the start of a trigger: the text after it must not complete the trigger.
+        # A special token that begins a trigger: the text after this token must not complete the trigger.
         begun = {
             special: [
                 lead.trigger.removeprefix(special) for lead in leads if _begins(special, lead)
@@ -238,7 +248,9 @@ class _Writer:
         *,
         is_last: bool,
     ) -> str:
-        """One stretch of text that does not begin with a `barred` text, and its possible ends."""
+        """Returns the expression of one stretch of free text that begins with none of the `barred` texts, and of its
+        ends.
+        """
         bar = " | ".join(f"({_quoted(text)} T)" for text in dict.fromkeys(barred))
         text = self._rule("X", f"T & ~({bar})") if bar else "T"
         ways = [text] if is_last else []

@@ -1,4 +1,4 @@
-"""Translates a request's constraint into the text that the grammar library builds from."""
+"""Translates a request's constraint into the text from which the grammar library builds a grammar."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from weft.engine.constraints import structural_tag
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _LIBRARY = tuple(int(part) for part in llguidance.__version__.split(".")[:2])
-_KNOWS_WHITESPACE = (1, 9)  # older versions of the library ignore such a pattern silently
+_KNOWS_WHITESPACE = (1, 9)  # older versions of the grammar library ignore such a pattern silently
 
 NO_SPECIAL_IDS: Mapping[str, int] = MappingProxyType({})
 
@@ -25,7 +25,8 @@ def to_grammar_text(
     whitespace_pattern: str | None,
     special_ids: Mapping[str, int] = NO_SPECIAL_IDS,
 ) -> str:
-    """Returns the grammar in the library's notation. Raises `ValueError` if the constraint cannot be expressed.
+    """Returns the grammar in the grammar library's notation. Raises `ValueError` for a constraint that it cannot
+    express.
 
     `special_ids` are the model's special tokens, by name.
     """
@@ -37,7 +38,7 @@ def to_grammar_text(
         case "regex":
             return str(LLMatcher.grammar_from_regex(value))
         case "choice":
-            # One regular expression: a thousand alternatives are too many as rules of a grammar.
+            # One regular expression: a thousand alternatives are too many as grammar rules.
             return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, value))))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(to_lark(value) if is_gbnf(value) else value))
@@ -48,8 +49,11 @@ def to_grammar_text(
 
 
 def _json_grammar(given: dict[str, Any], whitespace_pattern: str | None) -> str:
-    """Allows no optional whitespace unless requested: a model could write whitespace for ever."""
-    # Passed as text: from an object the library takes no integers beyond 64 bits.
+    """Returns the grammar of a JSON schema. Without `whitespace_pattern` it allows no optional whitespace.
+
+    A model could otherwise generate whitespace for ever.
+    """
+    # Passed as text: in an object the library accepts no integers beyond 64 bits.
     schema = json.dumps(held(given).schema)
     if whitespace_pattern is None:
         return str(

@@ -1,1 +1,1 @@
-"""Speculative decoding: draft models, draft heads, and the sampler of their guesses."""
+"""Speculative decoding: draft models, draft heads, and the sampler of draft tokens."""

@@ -1,7 +1,7 @@
-"""`DraftSampler`: draws drafts from the logits of a draft model, as the tokens themselves will be drawn.
+"""`DraftSampler`: samples draft tokens from a draft model's logits, in the same way as the tokens themselves.
 
-It uses the request's parameters, its grammar, and its noise of that position: so where draft and model agree,
-sampled tokens are accepted as greedy ones are.
+The sampler uses the request's parameters, its grammar, and its random numbers for the position. So where the draft
+model and the model agree, sampled draft tokens are accepted as often as greedy ones.
 """
 
 import logging
@@ -24,16 +24,17 @@ log = logging.getLogger("weft.engine")
 
 @dataclass(slots=True, eq=False)
 class Guess:
-    """Drafts of one sequence in this step, at most `most` tokens."""
+    """Draft tokens of one sequence in this step, at most `most` tokens."""
 
     sequence: Sequence
     most: int
     drafted: list[int] = field(default_factory=list)
-    grammar: GrammarState | None = None  # its state after the drafts
+    grammar: GrammarState | None = None  # state of the grammar after the draft tokens
 
     def follow_grammar(self) -> Words | None:
-        """Returns the tokens that the grammar allows next; None without a grammar, or before it rules. Raises
-        `GrammarFailed` at its end.
+        """Returns the tokens that the grammar allows next; None if no grammar applies at this position.
+
+        Raises `GrammarFailed` if the grammar cannot continue.
         """
         if not self.drafted:
             ruling = self.sequence.ruling_grammar
@@ -49,8 +50,9 @@ G = TypeVar("G", bound=Guess)
 
 
 class DraftSampler:
-    """Samples drafts. Logits are cut or padded to `vocab_size` of the served model: models of a family pad them
-    differently.
+    """Samples draft tokens.
+
+    Logits are cut or padded to the served model's `vocab_size`: models of a family pad differently.
     """
 
     def __init__(self, sampler: Sampler, vocab_size: int) -> None:
@@ -58,12 +60,14 @@ class DraftSampler:
         self._vocab_size = vocab_size
 
     def draw(self, guesses: list[G], rows: Rows) -> list[G]:
-        """Draws one more draft for each guess from `rows`; returns the guesses that got one."""
+        """Samples one more draft token for each guess, from one row of `rows` each; returns the guesses that got a
+        token.
+        """
         wanted = [_want(guess, row) for row, guess in enumerate(guesses)]
         call = SamplerCall(self._sampler, self._fitted(rows), wanted, is_draft=True)
         drawn = []
         for guess, result in zip(guesses, call.results(), strict=True):
-            # A failure here is ignored: sampling the step meets the same failure, and ends this request alone.
+            # A failure here is ignored: the sampling of the step meets the same failure, and ends only this request.
             if isinstance(result, SampledRow) and result.token_id is not None:
                 guess.drafted.append(result.token_id)
                 drawn.append(guess)
@@ -78,7 +82,9 @@ class DraftSampler:
 
 
 def _want(guess: Guess, row: int) -> Wanted:
-    """Returns what to sample: by the request's parameters, as if the drafts were output."""
+    """Returns the arguments for sampling a guess's next token by the request's parameters, as if its drafts were
+    output.
+    """
     sequence, drafted = guess.sequence, guess.drafted
     wanted = Wanted(sequence.request, row)
     forced_token_id = None if drafted else sequence.forced_token_id

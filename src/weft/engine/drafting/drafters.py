@@ -1,4 +1,4 @@
-"""Opens the `Drafter` that the configuration asks for, and the `StepForward` that computes steps."""
+"""Creates the `Drafter` that the configuration names, and the `StepForward` that computes the model's steps."""
 
 from weft.compute.backends import backend_of
 from weft.core.config.engine import EngineConfig
@@ -10,8 +10,9 @@ from weft.engine.weights.engine_model import EngineModel
 
 
 def open_drafter(config: EngineConfig, model: EngineModel) -> tuple[Drafter | None, StepForward]:
-    """Returns the drafter, or None without speculation; and the `StepForward`: the model, or an MTP drafter that
-    wraps it.
+    """Returns the drafter, or None without speculative decoding; and the `StepForward`, which computes steps.
+
+    The `StepForward` is the model, or an MTP drafter that wraps the model.
     """
     sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
     alone = ModelForward(model, block_size, config.pictures_config)

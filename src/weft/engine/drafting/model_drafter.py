@@ -1,11 +1,11 @@
 """`ModelDrafter`: drafts with a smaller model that has the same tokenizer.
 
-Its KV lies in a pool of its own, under the same block numbers as the engine's: a sequence has room there as long as
-it has blocks. Tokens whose KV is missing are computed when the sequence is next drafted for: its prompt, tokens of
-steps without drafts, blocks that were lost.
+The draft model's KV is in a pool of its own, with the same block numbers as the engine's pool: a sequence has space
+there as long as it has blocks. Tokens whose KV is missing are computed when the sequence is next drafted for: the
+prompt, tokens of steps without drafts, blocks that were lost.
 
-A guess is drawn as the token itself will be: with the request's parameters and its noise of that position. So where
-both models agree, sampled tokens are accepted as greedy ones are.
+A draft token is sampled like the token itself: with the request's parameters and its random numbers for the position.
+So where both models agree, sampled draft tokens are accepted as often as greedy ones.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ from weft.engine.weights.draft_model import DraftModel
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Guess(Guess):
-    """Drafts of one sequence in this step, and the rows of its next batch."""
+    """Draft tokens of one sequence in this step, and the rows of the sequence in the draft model's next batch."""
 
     start: int
-    token_ids: list[int]  # tokens of these rows; the first is at position `start`
+    token_ids: list[int]  # token ids of these rows; the first row is at position `start`
 
     @property
     def is_open(self) -> bool:
-        """True if the last row is the last known token or draft of the sequence, and more drafts are wanted."""
+        """True if the last row is the sequence's last known token or draft token, and more draft tokens are wanted."""
         end = self.start + len(self.token_ids)
         is_there = end == self.sequence.num_tokens + len(self.drafted)
         return is_there and len(self.drafted) < self.most
 
 
 class ModelDrafter:
-    """A `Drafter` with a draft model. The engine's thread owns it."""
+    """A `Drafter` that uses a draft model. The engine's thread owns it."""
 
     has_cost = True
 
@@ -56,7 +56,7 @@ class ModelDrafter:
         self._model = model
         self._sampler = DraftSampler(sampler, vocab_size)  # the served model's vocabulary size
         self._block_size = block_size
-        self._max_rows = max_rows  # per batch
+        self._max_rows = max_rows  # maximum number of rows in a batch
         self._blocks = DraftBlocks(block_size)
 
     def forget(self) -> None:
@@ -83,13 +83,15 @@ class ModelDrafter:
         return {guess.sequence: tuple(guess.drafted) for guess in guesses if guess.drafted}
 
     def _can_follow(self, sequence: Sequence) -> bool:
-        """True after the first token, which must not wait for the draft model, unless the prompt consists of
-        embeddings.
+        """True if a sequence can be drafted for: it has output, so that its first token need not wait for the draft
+        model, and its prompt has no embeddings.
         """
         return sequence.num_output_tokens > 0 and not sequence.request.prompt_embeds
 
     def _catch_up(self, sequence: Sequence, most: int, num_rows: int) -> _Guess:
-        """Returns the rows that are not computed yet, at most `num_rows`; they count as computed from now on."""
+        """Returns the sequence's rows that the draft model has not computed, at most `num_rows`, and counts them as
+        computed.
+        """
         kv = sequence.draft_state
         if not isinstance(kv, DraftKv) or kv.num_preemptions != sequence.num_preemptions:
             sequence.draft_state = kv = self._blocks.find(sequence)
@@ -103,7 +105,7 @@ class ModelDrafter:
         return _Guess(sequence=sequence, most=most, start=start, token_ids=token_ids)
 
     def _forward(self, guesses: list[_Guess]) -> Rows:
-        """Computes the rows; returns the logits of the open guesses."""
+        """Computes the rows of all guesses; returns the logits of the open guesses."""
         ends = np.cumsum([0, *(len(guess.token_ids) for guess in guesses)], dtype=np.int32)
         positions = [
             np.arange(guess.start, guess.start + len(guess.token_ids), dtype=np.int32)
@@ -112,7 +114,7 @@ class ModelDrafter:
         places = np.concatenate(positions)
         sequences = [guess.sequence for guess in guesses]
         tables = padded_tables([sequence.block_ids for sequence in sequences])
-        # The model may sample padding ids beyond the tokenizer's, which the draft model's embedding lacks.
+        # The model may sample padding ids beyond the tokenizer's ids, which the draft model's embedding table lacks.
         token_ids = np.array([t for guess in guesses for t in guess.token_ids], np.int32)
         token_ids[token_ids >= self._model.config.vocab_size] = 0
         is_open = np.array([guess.is_open for guess in guesses])
@@ -130,7 +132,7 @@ class ModelDrafter:
         )
 
     def _draw(self, guesses: list[_Guess], rows: Rows) -> list[_Guess]:
-        """Adds a draft to each guess; returns the guesses that want more."""
+        """Samples a draft token for each guess; returns the guesses that want more draft tokens."""
         following = []
         for guess in self._sampler.draw(guesses, rows):
             token_id = guess.drafted[-1]

@@ -1,11 +1,11 @@
 """`MtpDrafter`: drafts with a checkpoint's head for multi-token prediction (MTP).
 
-The head's row at a position takes the model's hidden state of that position and the next token, and predicts the
-token after it. So the head's rows of a step are computed after the step's tokens are sampled, before the next step.
-All rows of all sequences are computed, drafted for or not, because hidden states are not stored.
+The head's row at a position takes the model's hidden state at that position and the next token, and predicts the token
+after the next. So the head's rows of a step are computed after the step's tokens are sampled, before the next step. The
+rows of all sequences are computed, even without drafting, because hidden states are not stored.
 
-The head's KV lies in a pool of its own, under the same block numbers as the engine's. A sequence is not drafted for
-if the head lacks KV of some of its blocks, because they came from elsewhere.
+The head's KV is in a pool of its own, with the same block numbers as the engine's pool. A sequence is not drafted for
+if the head lacks KV of some of the sequence's blocks, because these blocks came from elsewhere.
 """
 
 from array import array
@@ -28,7 +28,7 @@ from weft.engine.weights.draft_model import DraftModel
 
 
 class Target(Protocol):
-    """The model that the MTP head belongs to. The model's runner changes with a sleep or a weight update."""
+    """The model that the MTP head belongs to. Its runner is replaced after a sleep or a weight update."""
 
     @property
     def runner(self) -> object | None:
@@ -37,40 +37,41 @@ class Target(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Hidden states of a sequence from position `start` on, whose next tokens were unknown when they were computed."""
+    """Hidden states of a sequence from position `start` on, held until the tokens that follow them are known."""
 
     sequence: Sequence
     num_preemptions: int
     start: int
     hidden: FloatArray
-    block_ids: "array[int]"  # the sequence's blocks at that time
+    block_ids: "array[int]"  # the sequence's blocks when the hidden states were computed
 
     @property
     def is_current(self) -> bool:
-        """True if the sequence still has these blocks."""
+        """True if the sequence has not been preempted since, and so still has these blocks."""
         return self.num_preemptions == self.sequence.num_preemptions
 
     @property
     def num_rows(self) -> int:
-        """Number of rows whose next token is known: without rejected drafts, and without the last row if nothing
-        follows it.
+        """Number of rows whose next token is known.
+
+        Rejected draft tokens do not count, nor does the last row if no token follows it.
         """
         return min(len(self.hidden), self.sequence.num_tokens - 1 - self.start)
 
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """Successive rows of a sequence, as input of the head."""
+    """Successive rows of a sequence, as input of the MTP head."""
 
     block_ids: "array[int]"
     start: int
     token_ids: list[int]  # the token after each position
     hidden: FloatArray
-    is_open: bool  # the output of the last row is needed
+    is_open: bool  # True if the head's output for the last row is needed
 
 
 class MtpDrafter:
-    """A `Drafter` with an MTP head. The engine's thread owns it."""
+    """A `Drafter` that uses an MTP head. The engine's thread owns it."""
 
     has_cost = True
 
@@ -91,7 +92,7 @@ class MtpDrafter:
         self._held: list[_Held] = []
 
     def forward(self, plan: Plan) -> Rows:
-        """Computes a step of the model, and holds its hidden states."""
+        """Computes a step of the model, and holds the step's hidden states for the head."""
         rows, hidden = self._runner.forward_hidden(plan.to_batch(self._block_size))
         self._catch_up({})
         first = 0
@@ -145,8 +146,9 @@ class MtpDrafter:
         return runner
 
     def _hold(self, sequence: Sequence, start: int, num_tokens: int, hidden: FloatArray) -> None:
-        """Holds rows back. The held rows count as computed, because they will be computed before any other row of
-        the head.
+        """Holds hidden states of a sequence until the tokens that follow them are known.
+
+        The held rows count as computed, because the head will compute them before any other row.
         """
         if sequence.request.prompt_embeds:
             return
@@ -165,7 +167,7 @@ class MtpDrafter:
         self._held.append(_Held(sequence, sequence.num_preemptions, first, hidden, blocks))
 
     def _catch_up(self, wanted: Mapping[Sequence, Guess]) -> tuple[list[Guess], FloatArray]:
-        """Computes the held rows; returns the `wanted` guesses, and the hidden states to draw them from."""
+        """Computes the head's held rows; returns the `wanted` guesses, and the hidden states to sample them from."""
         rows: list[_Rows] = []
         guesses: list[Guess] = []
         for held in self._held:
@@ -175,7 +177,7 @@ class MtpDrafter:
             end = held.start + count
             kv = sequence.draft_state
             if held.is_current and isinstance(kv, DraftKv):
-                kv.num_tokens = end  # includes accepted drafts
+                kv.num_tokens = end  # accepted draft tokens included
             guess = wanted.get(sequence)
             if guess is not None:
                 guesses.append(guess)
@@ -186,7 +188,7 @@ class MtpDrafter:
         return guesses, self._compute(rows)
 
     def _compute(self, parts: list[_Rows]) -> FloatArray:
-        """Returns the hidden states of the open parts' last rows."""
+        """Computes rows of the head; returns the hidden states of the last rows of the open parts."""
         if not parts:
             return np.zeros((0, 0), np.float32)
         ends = np.array([0, *accumulate(len(part.token_ids) for part in parts)], np.int32)

@@ -1,7 +1,7 @@
 """`Channel`: messages in both directions over a socket pair or a connection, until either side closes it.
 
-One side sends heartbeats if it wants to know whether the other side is alive; the other side answers each of them,
-and can expect them in turn.
+A side that must know whether the other side is alive sends heartbeats; the other side answers each heartbeat, and can
+in turn expect heartbeats.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from weft.core.aio.heartbeat import Heartbeat
 from weft.core.values.controls import START_S
 from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat
 
-_LENGTH = 4  # bytes before each message
+_LENGTH = 4  # number of bytes for the length before each message
 _CHUNK = 1 << 16
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Channel(Generic[T]):
 
     @classmethod
     async def open(cls, end: socket.socket, received: Any) -> "Channel[T]":
-        """Opens one end; `received` is the type of messages from the other end."""
+        """Opens one end of a channel; `received` is the type of messages from the other end."""
         end.setblocking(False)
         is_local = end.family == socket.AF_UNIX
         connect = asyncio.open_unix_connection if is_local else asyncio.open_connection
@@ -46,33 +46,33 @@ class Channel(Generic[T]):
         return cls(reader, writer, received)
 
     def send(self, message: msgspec.Struct | msgspec.Raw) -> None:
-        """Sends a message; never blocks. No-op if the channel is closed."""
+        """Sends a message without waiting. No effect if the channel is closed."""
         if not self._writer.is_closing():
             body = self._encoder.encode(message)
             self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
 
     @property
     def num_unsent(self) -> int:
-        """Number of bytes that the other side has not read."""
+        """Number of bytes that this side has not yet sent to the other side."""
         return self._writer.transport.get_write_buffer_size()
 
     @property
     def is_closing(self) -> bool:
-        """True if either side has closed the channel, as far as known here."""
+        """True if either side has closed the channel, as far as this side knows."""
         return self._writer.is_closing()
 
     async def drain(self) -> None:
-        """Waits while many bytes are unsent."""
+        """Waits while more than a limit of bytes is unsent."""
         await self._writer.drain()
 
     def beat(self, timeout_s: float) -> Heartbeat:
-        """Returns heartbeats that are sent here; a peer that has just started gets more time for its first answer."""
+        """Returns a `Heartbeat` that sends beats; a peer that has just started gets more time for its first answer."""
         self._is_beating = True
         self._heartbeat = Heartbeat(lambda: self.send(Beat()), timeout_s, start_s=START_S)
         return self._heartbeat
 
     def expect_beats(self, timeout_s: float) -> Heartbeat:
-        """Returns heartbeats that the other side sends."""
+        """Returns a `Heartbeat` that expects beats from the other side."""
         self._heartbeat = Heartbeat(lambda: None, timeout_s)
         return self._heartbeat
 
@@ -83,7 +83,7 @@ class Channel(Generic[T]):
             self.send(beat)
 
     async def receive(self) -> T | Beat | None:
-        """Returns the next message, also a heartbeat; None when the other side has closed the channel."""
+        """Returns the next message or heartbeat; None when the other side has closed the channel."""
         while not self._frames:
             try:
                 chunk = await self._reader.read(_CHUNK)
@@ -108,7 +108,7 @@ class Channel(Generic[T]):
         self._writer.close()
 
     def abort(self) -> None:
-        """Closes the channel at once: unsent bytes are dropped, because the other side does not respond."""
+        """Closes the channel at once and drops unsent bytes, because the other side does not respond."""
         self._writer.transport.abort()
 
 

@@ -1,7 +1,8 @@
 """Handshake and messages of two Weft processes that are connected over a network.
 
-Both sides prove, over fresh nonces, that they know the secret: a peer without the secret learns nothing, and a
-proof cannot be replayed to another peer. Then frames of bounded length follow. Nothing is encrypted.
+Both sides prove, with fresh nonces, that they know the secret: a peer without the secret learns nothing, and a proof
+cannot be replayed to another peer. After the handshake the sides exchange frames of bounded length. Nothing is
+encrypted.
 """
 
 import hashlib
@@ -25,21 +26,22 @@ T = TypeVar("T")
 
 
 class PeerError(Exception):
-    """The peer is not the expected one, or violates the protocol."""
+    """The peer is not the expected process, or violates the protocol."""
 
 
 class ProvenSocket:
-    """A connection that this object owns and closes. The methods block, with timeouts. `magic` names the protocol
-    and its version.
+    """A connection that this object owns and closes. The methods block, with timeouts.
+
+    `magic` names the protocol and its version.
     """
 
     magic: bytes
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._timeout_s = HANDSHAKE_S  # of a whole message, in either direction
-        self.deadline = math.inf  # of all calls, on the monotonic clock
-        self._key = b""  # set once the secret is proven: signs the messages of this connection
+        self._timeout_s = HANDSHAKE_S  # timeout of a whole message, in either direction
+        self.deadline = math.inf  # deadline of all calls, on the monotonic clock
+        self._key = b""  # set once the secret is proven; signs the messages of this connection
 
     def __enter__(self) -> Self:
         return self
@@ -48,16 +50,17 @@ class ProvenSocket:
         self._socket.close()
 
     def hang_up(self) -> None:
-        """Shuts the connection down; callable from any thread. A call that waits for the peer returns with an
-        error.
+        """Shuts the connection down; callable from any thread.
+
+        A call that waits for the peer then returns with an error.
         """
-        with suppress(OSError):  # the socket has been closed
+        with suppress(OSError):  # the socket is already closed
             self._socket.shutdown(socket.SHUT_RDWR)
 
     # -- handshake ----------------------------------------------------------------------------
 
     def prove_as_client(self, secret: bytes) -> None:
-        """Handshake of the connecting side. `PeerError` if the peer does not know the secret."""
+        """Performs the handshake of the connecting side. Raises `PeerError` if the peer does not know the secret."""
         ours = os.urandom(NONCE_BYTES)
         self._put(self.magic + ours)
         theirs = self._nonce()
@@ -66,7 +69,7 @@ class ProvenSocket:
         self._key = self._proof(secret, b"key", ours, theirs)
 
     def prove_as_server(self, secret: bytes) -> None:
-        """Handshake of the accepting side. A peer that does not know the secret learns nothing."""
+        """Performs the handshake of the accepting side. A peer that does not know the secret learns nothing."""
         theirs, ours = self._nonce(), os.urandom(NONCE_BYTES)
         self._put(self.magic + ours)
         self._check_proof(self._proof(secret, b"client", theirs, ours))
@@ -83,26 +86,26 @@ class ProvenSocket:
         try:
             is_right = hmac.compare_digest(self._exactly(len(expected)), expected)
         except PeerError:
-            # The peer closed the connection, because our proof did not match its secret.
+            # The peer closed the connection because this side's proof did not match the peer's secret.
             is_right = False
         if not is_right:
             raise PeerError("the secrets differ")
 
     def _proof(self, secret: bytes, use: bytes, client: bytes, server: bytes) -> bytes:
-        """Returns a proof that is valid for this protocol and use only, even if others share the secret."""
+        """Returns a proof that is valid only for this protocol and use, even if other protocols use the same secret."""
         return hmac.digest(secret, self.magic + use + client + server, hashlib.sha256)
 
     # -- messages -----------------------------------------------------------------------------
 
     def send(self, message: object) -> None:
-        """Sends one frame."""
+        """Sends one message as a frame."""
         body = msgspec.msgpack.encode(message)
         if len(body) > MAX_FRAME_BYTES:
             raise PeerError(f"a message of {len(body)} bytes is too long")
         self._put(length_of(len(body)) + body)
 
     def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
-        """Receives one frame and decodes it."""
+        """Receives one frame and returns its message."""
         length = self._receive_number()
         if length > MAX_FRAME_BYTES:
             raise PeerError(f"a frame of {length} bytes is too long")
@@ -138,17 +141,19 @@ class ProvenSocket:
                 self._wait_at_most(max(0.001, deadline - time.monotonic()))
 
     def _limit(self, timeout_s: float) -> float:
-        """Returns the timeout, cut at the deadline; raises `TimeoutError` after the deadline."""
+        """Returns the timeout in seconds, at most the time to the deadline; raises `TimeoutError` after the
+        deadline.
+        """
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the peer took too long")
         return min(timeout_s, left_s)
 
     def _wait_at_most(self, timeout_s: float) -> None:
-        if self._socket.gettimeout() != timeout_s:  # setting it costs a system call
+        if self._socket.gettimeout() != timeout_s:  # setting the timeout costs a system call
             self._socket.settimeout(timeout_s)
 
 
 def length_of(num_bytes: int) -> bytes:
-    """Encodes the length that precedes a frame or a block."""
+    """Returns the encoded length that precedes a frame or a block."""
     return num_bytes.to_bytes(NUMBER_BYTES, "big")

@@ -1,7 +1,7 @@
 """Messages between the front (tokens in, text out) and the engine's thread or process.
 
-Both use one fixed schema: `LocalClient` passes these values by reference, `ProcessClient` as msgpack. Nothing here
-is ever pickled.
+Both use one fixed schema: `LocalClient` passes these objects by reference, `ProcessClient` as msgpack. No message is
+ever pickled.
 """
 
 import logging
@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 256 << 20
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration of an engine in its own process; one length-prefixed msgpack frame."""
+    """Configuration of an engine in its own process, sent as one length-prefixed msgpack frame."""
 
     directory: str
     config: EngineConfig
@@ -31,13 +31,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     def to_frame(self) -> bytes:
-        """Returns the length in 8 bytes, then the encoded value."""
+        """Returns the frame: the length in 8 bytes, then the encoded message."""
         body = msgspec.msgpack.encode(self)
         return len(body).to_bytes(8, "big") + body
 
     @classmethod
     def read(cls, stream: BinaryIO) -> "Launch | None":
-        """Reads the frame at the start of `stream`; None if the stream ends without one."""
+        """Reads a frame from the start of `stream`; None if the stream ends before the frame."""
         size = int.from_bytes(stream.read(8), "big")
         if size == 0:
             return None
@@ -45,19 +45,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """A heartbeat: it proves that the sender is alive. Each of two processes drops a silent peer."""
+    """A heartbeat, which proves that the sender is alive. Each of two processes disconnects a silent peer."""
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
-    """Queues a request; the engine makes `params.n` sequences of it."""
+    """Queues a request; the engine creates `params.n` sequences for it."""
 
     request: Request
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """Ends whole requests, or one answer of a request if `index` is given. Unknown ids are no-ops.
+    """Ends a request, or with `index` one answer of a request. Unknown ids have no effect.
 
-    With `is_silent` there is no final output: the front has already ended the answer itself.
+    With `is_silent` the engine sends no final output: the front has already ended the answer itself.
     """
 
     engine_ids: list[str]
@@ -66,15 +66,15 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A command that gets a `Reply` with its id."""
+    """A command that the engine answers with a `Reply` with the same id."""
 
     call_id: int
 
 
 class Pause(_Call, frozen=True, tag=True):
-    """Restricts scheduling; the reply comes when the mode's condition holds (see `PauseMode`).
+    """Restricts scheduling; the engine replies when the mode's condition holds (see `PauseMode`).
 
-    From level 1 on the engine then sleeps: weights and KV pool leave its memory.
+    With `level` 1 or more the engine then sleeps: weights and KV pool leave its memory.
     """
 
     mode: str
@@ -83,30 +83,30 @@ class Pause(_Call, frozen=True, tag=True):
 
 
 class Resume(_Call, frozen=True, tag=True):
-    """Schedules again; refused while the engine sleeps."""
+    """Schedules requests again; refused while the engine sleeps."""
 
 
 class Wake(_Call, frozen=True, tag=True):
-    """Restores the parts that `tags` (`SleepTag`) name, and schedules again once all parts are present.
+    """Restores the parts that `tags` (`SleepTag`) name, and schedules requests again once all parts are present.
 
-    The reply's `is_done` is whether the engine schedules again.
+    `is_done` in the reply is True if the engine schedules again.
     """
 
     tags: list[str]
 
 
 class ResetPrefixCache(_Call, frozen=True, tag=True):
-    """Drops cached blocks; the reply's `is_done` is whether they were dropped."""
+    """Drops cached blocks; `is_done` in the reply is True if they were dropped."""
 
     reset_running_requests: bool
 
 
 class ResetTowerOutputs(_Call, frozen=True, tag=True):
-    """Drops cached outputs of the tower."""
+    """Drops cached outputs of the vision tower."""
 
 
 class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
-    """Records steps; None means the configured value."""
+    """Records a trace of steps; None stands for the configured value."""
 
     profile_prefix: str | None = None
     delay_iterations: int | None = None
@@ -114,32 +114,32 @@ class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
 
 
 class StopProfile(_Call, frozen=True, tag=True):
-    """Ends the recording, if there is one."""
+    """Ends the trace of steps, if one is recorded."""
 
 
 class CallWorker(_Call, frozen=True, tag=True):
-    """Calls a function of `weft.engine.worker_calls` by name; the reply has its result."""
+    """Calls a function of `weft.engine.worker_calls` by name; the reply has the function's result."""
 
     method: str
 
 
 class UseShare(_Call, frozen=True, tag=True):
-    """Computes on these CPUs and with this number of threads from now on."""
+    """Makes the engine compute on these CPUs and with this number of threads."""
 
     cpus: list[int]
     num_threads: int
 
 
 class InitWeightTransfer(_Call, frozen=True, tag=True):
-    """A sender is about to send weights; an open update is dropped."""
+    """Announces that a sender will send weights; an update in progress is dropped."""
 
 
 class StartWeightUpdate(_Call, frozen=True, tag=True):
-    """Opens a weight update."""
+    """Begins a weight update."""
 
 
 class SentTensor(msgspec.Struct, frozen=True):
-    """A tensor of the checkpoint, and its offset in a segment of shared memory, in bytes."""
+    """A tensor of the checkpoint, and its offset in bytes in a segment of shared memory."""
 
     name: str
     dtype: str
@@ -148,8 +148,9 @@ class SentTensor(msgspec.Struct, frozen=True):
 
 
 class UpdateWeights(_Call, frozen=True, tag=True):
-    """Takes these tensors from a segment of shared memory; without tensors, all tensors of the file or directory
-    `source`.
+    """Copies these tensors of an update from a segment of shared memory.
+
+    Without `tensors`, reads all tensors of the file or directory `source`.
     """
 
     source: str
@@ -159,7 +160,7 @@ class UpdateWeights(_Call, frozen=True, tag=True):
 class FinishWeightUpdate(_Call, frozen=True, tag=True):
     """Serves all sent weights from the next step on.
 
-    If several engines share weights, they are in `packed`; with `is_elsewhere` another engine has packed them.
+    If several engines share weights, `packed` is their location; with `is_elsewhere` another engine has packed them.
     """
 
     packed: PackedWeights | None = None
@@ -167,34 +168,34 @@ class FinishWeightUpdate(_Call, frozen=True, tag=True):
 
 
 class AddLora(_Call, frozen=True, tag=True):
-    """Loads the adapter in the directory `path` under a new id, never used before."""
+    """Loads the adapter in the directory `path` under a new id that was never used before."""
 
     lora_id: int
     path: str
 
 
 class ReleaseRemote(msgspec.Struct, frozen=True, tag=True):
-    """Releases a prompt's KV that another engine lends and no request needs."""
+    """Releases a prompt's KV that another engine lends and that no request needs."""
 
     source: RemotePrompt
 
 
 class RemoveLora(msgspec.Struct, frozen=True, tag=True):
-    """Removes a loaded adapter; the front sends it when no open request uses the adapter."""
+    """Removes a loaded adapter; the front sends this command when no running request uses the adapter."""
 
     lora_id: int
 
 
 class Ping(_Call, frozen=True, tag=True):
-    """Checks that the engine's loop runs; the reply has its load."""
+    """Checks that the engine's loop runs; the reply has the engine's load."""
 
 
 class ListRequests(_Call, frozen=True, tag=True):
-    """Lists the requests that the engine holds, and their blocks."""
+    """Lists the engine's requests and their blocks."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Leaves the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
+    """Stops the engine when running requests have finished, or after `timeout_s`: then the rest end with "abort"."""
 
     timeout_s: float
 
@@ -217,7 +218,7 @@ Command = Call | Add | Abort | ReleaseRemote | RemoveLora | Stop
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Outputs of one step, and the load after it."""
+    """Outputs of one step, and the engine's load after the step."""
 
     outputs: list[SequenceOutput]
     load: EngineLoad
@@ -226,9 +227,10 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """Reply to a `Call`: `load` for a ping, `result` for a worker call, `states` for `ListRequests`.
+    """Reply to a command: `load` for a ping, `result` for a worker call, `states` for `ListRequests`.
 
-    `refusal` describes the caller's mistake in one sentence; `is_missing` is set if the named thing does not exist.
+    `refusal` describes the caller's mistake in one sentence; `is_missing` is set if an object that the call names, such
+    as an adapter, does not exist.
     """
 
     call_id: int
@@ -254,7 +256,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine cannot continue; `message` is one line, `is_config` marks a mistake of the user."""
+    """The engine cannot continue. `message` is one line; `is_config` is set for a mistake in the configuration."""
 
     message: str
     is_config: bool = False

@@ -1,4 +1,4 @@
-"""`OutputPorts`: sends the outputs of requests that came from API servers directly to these API servers."""
+"""`OutputPorts`: sends the outputs of API servers' requests directly to these API servers."""
 
 from collections import OrderedDict
 
@@ -10,14 +10,14 @@ from weft.engine.ipc.messages import Event, StepOutput
 
 # Separates the name of an API server from the rest of an `engine_id` that it made.
 SEPARATOR = "/"
-# More than run at once: an API server that was started again has a new name, and old names are dropped.
+# More than run at a time: a restarted API server has a new name, and the oldest names are dropped.
 _MAX_PORTS = 256
 _MAX_RETRY_MS = 5_000
 _NOTHING = EngineLoad()
 
 
 class OutputPorts:
-    """A socket for each API server, in `directory`; owned by the engine's thread."""
+    """A socket for each API server, in the directory `directory`; owned by the engine's thread."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", directory: str) -> None:
         self._context = context
@@ -26,7 +26,9 @@ class OutputPorts:
         self._ports: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
 
     def divert(self, event: Event) -> Event:
-        """Sends each API server the outputs of its requests; returns the event with what the supervisor counts."""
+        """Sends each API server the outputs of its requests; returns the event with the fields that the supervisor
+        counts.
+        """
         if not isinstance(event, StepOutput) or not event.outputs:
             return event
         by_server: dict[str, list[SequenceOutput]] = {}
@@ -39,7 +41,7 @@ class OutputPorts:
         return msgspec.structs.replace(event, outputs=[*map(_counted, event.outputs)])
 
     def close(self) -> None:
-        """Closes all sockets; unsent outputs are sent as far as their linger time allows."""
+        """Closes all sockets; unsent outputs are sent within the sockets' linger time."""
         for port in self._ports.values():
             port.close()
 
@@ -59,7 +61,7 @@ class OutputPorts:
 
 
 def _counted(output: SequenceOutput) -> SequenceOutput:
-    """Returns an output without the parts that only its reader needs."""
+    """Returns an output without the fields that only the request's reader needs."""
     return SequenceOutput(
         engine_id=output.engine_id,
         index=output.index,

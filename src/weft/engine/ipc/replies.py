@@ -1,4 +1,4 @@
-"""`attempt`: runs a call and turns its exceptions into a refusal."""
+"""`attempt`: runs the work of a call and converts its exceptions into a refusal."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,7 @@ from weft.engine.ipc.messages import Reply
 
 
 def attempt(call_id: int, work: Callable[[], object]) -> Reply:
-    """Runs `work`, which succeeds as a whole or changes nothing; the reply has its result, or the reason of a
-    refusal.
-    """
+    """Runs `work`, which succeeds completely or changes nothing; returns a reply with its result or its error."""
     try:
         return Reply(call_id, result=work())
     except (ConfigError, FailedPrecondition, NotFound, OSError) as error:

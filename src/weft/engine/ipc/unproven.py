@@ -1,4 +1,4 @@
-"""`UnprovenConnections`: connections whose peer has not proven yet that it knows the secret."""
+"""`UnprovenConnections`: connections whose peer has not yet proven that it knows the secret."""
 
 import math
 import threading
@@ -13,16 +13,16 @@ MAX_UNPROVEN = 64
 
 
 class UnprovenConnections:
-    """Bounds unproven connections apart from the proven ones. A connection above the limit ends the oldest one."""
+    """Limits the number of unproven connections. A connection above the limit closes the oldest unproven one."""
 
     def __init__(self, max_connections: int = MAX_UNPROVEN) -> None:
         self._max_connections = max_connections
         self._lock = threading.Lock()
-        self._connections: dict[ProvenSocket, None] = {}  # the oldest first
+        self._connections: dict[ProvenSocket, None] = {}  # oldest first
 
     @contextmanager
     def proving(self, connection: ProvenSocket) -> Iterator[None]:
-        """Context of a connection's handshake, which may take `PROVE_S`."""
+        """Context manager around a connection's handshake, which may take `PROVE_S` seconds."""
         connection.deadline = time.monotonic() + PROVE_S
         with self._lock:
             self._connections[connection] = None

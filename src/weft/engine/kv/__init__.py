@@ -1,1 +1,1 @@
-"""The second tier of the KV cache: blocks outside the pool, in memory or in files."""
+"""The second tier of the KV cache: blocks outside of the pool, in memory or in files."""

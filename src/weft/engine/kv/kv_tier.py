@@ -1,8 +1,8 @@
-"""`KvTier`: KV blocks, and states after them, that were evicted from the pool, found by hash. The tier's own thread
-reads and writes the data.
+"""`KvTier`: a second tier for KV blocks, and states after blocks, that were evicted from the pool.
 
-The engine's thread never waits for it. Data that cannot be queued is dropped. A store that fails or does not
-respond is switched off: then there is no tier, and every request runs without it.
+Blocks are found by hash. The tier's own thread reads and writes the data; the engine's thread never waits for that
+thread. Data that cannot be queued is dropped. A store that fails or does not respond is switched off: then there is no
+tier, and every request runs without it.
 """
 
 import logging
@@ -23,8 +23,8 @@ from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
 from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
 from weft.engine.scheduling.sequence import Sequence
 
-MAX_QUEUED_BYTES = 256 << 20  # data that is copied from the pool, and not written yet
-MAX_ARRIVED_BYTES = 64 << 20  # data that is read, and not copied into the pool yet
+MAX_QUEUED_BYTES = 256 << 20  # limit of data that was copied from the pool and is not yet written
+MAX_ARRIVED_BYTES = 64 << 20  # limit of data that was read and is not yet copied into the pool
 STALLED_S = 5.0  # a store that reads no block for this time is switched off
 
 log = logging.getLogger("weft.engine")
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A read for one sequence. Other sequences that need its first piece wait for its end."""
+    """A read for one sequence. Other sequences that need its first piece wait until the read ends."""
 
     sequence: Sequence
     pieces: list[Piece]
@@ -55,10 +55,10 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The next piece of a sequence, or None; after the last one the sequence returns to the queue.
+    """The next piece that was read for a sequence; None after the last piece: then the sequence returns to the queue.
 
-    The data is in `data`, or already in `place`, the sequence's block or slot. With an `error` the sequence must
-    end with it.
+    The data is in `data`, or already in `place`, the sequence's block or slot. With an `error` the sequence must end
+    with this error.
     """
 
     sequence: Sequence
@@ -70,11 +70,10 @@ class Arrived:
 
 
 class KvTier:
-    """A tier of at most `max_bytes`; the least recently used data is evicted first, a state together with its
-    block.
+    """A second tier of at most `max_bytes`; the least recently used block is evicted first, together with its state.
 
-    `wake` is called on the tier's thread when `take_arrived` has data. For a model with states (`has_states`) a
-    read ends at the last block that has a state.
+    `wake` is called on the tier's thread when `take_arrived` has data. For a model with states (`has_states`) a read
+    ends at the last block that has a state.
     """
 
     def __init__(
@@ -92,7 +91,9 @@ class KvTier:
         self._wake = wake
         self._clock = clock
         self._changed = threading.Condition()  # guards all attributes below
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # by name, least recently used first
+        self._sizes: OrderedDict[str, int] = (
+            OrderedDict()
+        )  # bytes by name, least recently used first
         self._num_bytes = 0
         self._writes: OrderedDict[str, _Write] = OrderedDict()
         self._num_queued_bytes = 0
@@ -110,22 +111,22 @@ class KvTier:
     # -- the engine's thread ------------------------------------------------------------------
 
     def wait_until_found(self, timeout_s: float) -> None:
-        """Waits until the tier knows the data of earlier processes; until then it finds nothing."""
+        """Waits until the tier has listed the data of earlier processes; before that no lookup finds a block."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_looked or self._has_failed, timeout_s)
 
     @property
     def outlives_process(self) -> bool:
-        """True if another process can find the stored blocks."""
+        """True if a later process can find the stored blocks."""
         return self._store.medium is Medium.DISK
 
     @property
     def is_fetching(self) -> bool:
-        """True if a sequence waits for blocks."""
+        """True if a sequence waits for blocks of the second tier."""
         return bool(self._fetches or self._arrived)
 
     def stats(self) -> TierStats:
-        """Returns counts since the start."""
+        """Returns the statistics of the tier, counted since the start."""
         with self._changed:
             return structs.replace(self._stats, num_bytes=self._num_bytes)
 
@@ -160,7 +161,7 @@ class KvTier:
         return True
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """See `SecondTier`. Pieces that were read already may still arrive."""
+        """Cancels the read for a sequence. Pieces that were already read may still arrive."""
         with self._changed:
             for fetch in list(self._fetches):
                 if sequence in fetch.followers:
@@ -180,13 +181,13 @@ class KvTier:
             arrived = list(self._arrived)
             self._arrived.clear()
             self._num_arrived_bytes = 0
-            if arrived:  # the reader may have waited for this room
+            if arrived:  # the reading thread may have waited for this space
                 self._progressed_at = self._clock()
                 self._changed.notify_all()
         return arrived
 
     def wants(self, block_hash: bytes, *, is_state: bool = False) -> bool:
-        """True if `store` should be called for the block: the tier does not have it, and the queue has room."""
+        """True if `store` should be called for the block: the tier does not have the block, and the queue has space."""
         name = self._store.name_of(block_hash, is_state=is_state)
         with self._changed:
             if self._has_failed or name in self._writes or self._touch(name):
@@ -196,16 +197,16 @@ class KvTier:
             return has_room
 
     def store(self, stored: BlockStored, data: Bytes) -> None:
-        """Queues a block for writing; it is found from now on."""
+        """Queues a block for writing; lookups find the block from now on."""
         self._queue(Piece(stored.block_hashes[0]), _Write(stored, data))
 
     def store_state(self, block_hash: bytes, data: Bytes) -> None:
-        """Queues the state after a block."""
+        """Queues the state after a block for writing."""
         self._queue(Piece(block_hash, is_state=True), _Write(None, data))
 
     def _queue(self, piece: Piece, write: _Write) -> None:
         with self._changed:
-            if self._has_failed:  # after `wants` returned True
+            if self._has_failed:  # the tier failed after `wants` returned True
                 return
             self._writes[self._name_of(piece)] = write
             self._num_queued_bytes += write.data.nbytes
@@ -219,18 +220,18 @@ class KvTier:
             self._fetches.clear()
             self._arrived.clear()
             self._num_arrived_bytes = 0
-            self._events.clear()  # the pool's event covers all media
+            self._events.clear()  # the event of the pool applies to all media
             self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits until the queue has room; for an engine that does nothing else any more."""
+        """Waits until the queue has space; for an engine that has no other work."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._has_failed or self._num_queued_bytes < MAX_QUEUED_BYTES, timeout_s
             )
 
     def close(self, timeout_s: float) -> None:
-        """Writes the queued data as far as the time allows, and ends the thread."""
+        """Writes the queued data within `timeout_s` seconds, and ends the thread."""
         with self._changed:
             self._is_closing = True
             self._fetches.clear()
@@ -243,7 +244,7 @@ class KvTier:
         try:
             found = self._store.find()
             with self._changed:
-                if self._was_cleared:  # cleared before the names were known
+                if self._was_cleared:  # the tier was cleared before the names were known
                     self._cleared += [name for name, _ in found]
                 else:
                     self._sizes = OrderedDict(found)
@@ -258,12 +259,12 @@ class KvTier:
             self._store.close()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Returns the next job, None at the end; reads that a sequence waits for come before writes."""
+        """Returns the next job, None at the end. Reads that a sequence waits for come before writes."""
         with self._changed:
             while not self._has_failed:
                 if self._fetches and self._num_arrived_bytes < MAX_ARRIVED_BYTES:
                     return partial(self._read, self._fetches[0])
-                if self._cleared:  # removed before new data is written under these names
+                if self._cleared:  # removed before new data is written under the same names
                     return partial(self._store.remove, self._cleared.pop())
                 queued = next(iter(self._writes.items()), None)
                 size = 0 if queued is None else self._store.size_of(queued[1].data)
@@ -284,7 +285,7 @@ class KvTier:
         data = self._checked(name) if queued is None else queued.data
         with self._changed:
             if not self._fetches or self._fetches[0] is not fetch:
-                return  # the fetch was cleared or cancelled meanwhile
+                return  # the fetch was cleared or cancelled during the read
             fetch.num_read += 1
             is_last = data is None or fetch.num_read == len(fetch.pieces)
             self._arrived.append(Arrived(fetch.sequence, piece, data, is_last))
@@ -299,7 +300,7 @@ class KvTier:
         self._notify()
 
     def _checked(self, name: str) -> Bytes | None:
-        """Reads a block; forgets a block that is missing or damaged."""
+        """Returns the data of a block; None, and removes the block's record, if the data is missing or damaged."""
         try:
             data = self._store.read(name)
         except DamagedBlock:
@@ -320,7 +321,7 @@ class KvTier:
                 return
             del self._writes[name]
             self._num_queued_bytes -= write.data.nbytes
-            # It may replace a file of an earlier process.
+            # The write may replace a file of an earlier process.
             self._num_bytes += size - self._sizes.get(name, 0)
             self._sizes[name] = size
             self._stats.num_stored_bytes += write.data.nbytes
@@ -328,7 +329,7 @@ class KvTier:
                 self._events.append(structs.replace(write.stored, medium=self._store.medium))
             self._changed.notify_all()
             is_done = not self._writes
-        if is_done:  # an idle engine reports the events now
+        if is_done:  # so that an idle engine reports the events now
             self._notify()
 
     # -- both threads, with the lock ----------------------------------------------------------
@@ -341,7 +342,7 @@ class KvTier:
         return name in self._sizes or name in self._writes
 
     def _find(self, block_hashes: list[bytes], num_in_pool: int) -> list[Piece]:
-        """Returns the pieces to read so that the sequence can begin with as many of these blocks as possible."""
+        """Returns the pieces to read so that the sequence can start with as many of these blocks as possible."""
         blocks = [Piece(block_hash) for block_hash in block_hashes]
         absent = (i for i in range(num_in_pool, len(blocks)) if not self._has(blocks[i]))
         end = next(absent, len(blocks))
@@ -354,14 +355,14 @@ class KvTier:
         return []
 
     def _touch(self, name: str) -> bool:
-        """Marks the data of this name as used now. Returns True if the data is stored."""
+        """Marks the data with this name as just used. Returns True if the data is stored."""
         is_there = name in self._sizes
         if is_there:
             self._sizes.move_to_end(name)
         return is_there
 
     def _evict(self) -> str:
-        """Drops the least recently used entry. Returns its name; the caller removes its data from the store."""
+        """Drops the least recently used entry and returns its name; the caller removes the data from the store."""
         oldest = next(iter(self._sizes))
         self._forget(oldest)
         self._stats.num_evicted += 1
@@ -384,7 +385,7 @@ class KvTier:
             self._cleared.append(name)
 
     def _release(self, fetch: _Fetch, sequences: Iterable[Sequence]) -> None:
-        """Ends the fetch for these sequences."""
+        """Ends the waiting of these sequences for the fetch."""
         self._arrived += [Arrived(each, None, None, True) for each in sequences]
 
     def _report_removed(self, names: Iterable[str]) -> None:
@@ -416,5 +417,5 @@ class KvTier:
         self._notify()
 
     def _notify(self) -> None:
-        if not self._is_closing:  # else the engine may be gone
+        if not self._is_closing:  # during closing, the engine may no longer exist
             self._wake()

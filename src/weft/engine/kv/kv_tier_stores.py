@@ -1,8 +1,8 @@
 """Stores of a second tier: host memory, or files that a later process finds again.
 
-A file begins with the content's kind and model, and a digest of that and of the block: a file that does not match
-exactly is not a block. It holds bytes only, and nothing in it is ever run. The state after a block is stored as a
-block of its own with another name.
+A file begins with the kind of its content, the model, and a digest of both and of the block: a file that does not match
+exactly is not used. A file contains only bytes, and nothing in it is ever executed. The state after a block is stored
+like a block, under another name.
 """
 
 import fcntl
@@ -26,13 +26,15 @@ from weft.model.card import ModelCard
 SIZE_FLAG = "--kv-offloading-size"
 PATH_FLAG = "--kv-offloading-path"
 MAX_GIB = 1 << 20
-TILE_TOKENS = 16  # tokens that lie together in the pool: smaller blocks cannot be copied alone
-MAX_ENGINES = 64  # engines that can share a path
+TILE_TOKENS = (
+    16  # tokens that are contiguous in the pool: smaller blocks cannot be copied separately
+)
+MAX_ENGINES = 64  # maximum number of engines that share a path
 _MAGIC, _STATE_MAGIC = b"WEFTKV01", b"WEFTKS01"
 _STATE = "s"  # suffix of a state's name
 _IDENTITY_BYTES = 32
 HEADER_BYTES = len(_MAGIC) + _IDENTITY_BYTES + 32 + xxhash.xxh3_128().digest_size
-_PAGE = 4096  # disk space of a file is a multiple of this
+_PAGE = 4096  # files take whole pages of disk space
 MAX_FILE_OVERHEAD = HEADER_BYTES + _PAGE
 _NAME = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{64}}{_STATE}?")
 _UNFINISHED = "unfinished"
@@ -41,8 +43,9 @@ _UNFINISHED = "unfinished"
 def read_kv_offloading(
     options: EngineOptions, card: ModelCard, block_size: int
 ) -> KvOffloadingConfig | None:
-    """Returns the configuration of each engine's second tier; None if the engines have no second tier. Raises
-    `ConfigError` for a wrong size or path, and if blocks of this engine cannot be copied.
+    """Returns the configuration of each engine's second tier; None if the engines have no second tier.
+
+    Raises `ConfigError` for an invalid size or path, and if the engine's blocks cannot be copied.
     """
     size, path = options.kv_offloading_size, options.kv_offloading_path
     if not size:
@@ -69,7 +72,7 @@ def read_kv_offloading(
 
 
 def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_size: int) -> None:
-    """Raises `ConfigError` for a flag that needs block copies, if blocks of this engine cannot be copied."""
+    """Raises `ConfigError`, naming `flag`, if the blocks of this engine cannot be copied, which the flag needs."""
     if not (options.enable_prefix_caching and card.is_causal and card.kv_bytes_per_token):
         raise ConfigError(f"{flag} needs a prefix cache, with blocks that hold keys and values")
     if block_size % TILE_TOKENS:
@@ -79,41 +82,41 @@ def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_siz
 
 
 class DamagedBlock(Exception):
-    """The stored data of a block is not the data that was written."""
+    """The stored data of a block differs from the data that was written."""
 
 
 class BlockStore(Protocol):
-    """Stores blocks by name. One thread calls it; after an `OSError` it is not used any more."""
+    """Stores blocks by name. One thread calls the methods; after an `OSError` the store is no longer used."""
 
     medium: Medium
 
     def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
-        """Returns the name of a block, or of the state after it."""
+        """Returns the name of a block, or of the state after the block."""
 
     def hash_of(self, name: str) -> bytes | None:
-        """Returns the hash of the block with that name; None for another model's block, and for a state."""
+        """Returns the hash of the block with that name; None for a block of another model, and for a state."""
 
     def find(self) -> list[tuple[str, int]]:
-        """Returns the data of earlier processes, least recently used first: names and sizes in bytes."""
+        """Returns the names and sizes in bytes of the data that earlier processes stored, least recently used first."""
 
     def size_of(self, data: Bytes) -> int:
-        """Returns the number of bytes that a stored block of this size takes."""
+        """Returns the number of bytes that a block with this data takes in the store."""
 
     def write(self, name: str, data: Bytes) -> None:
-        """Stores a block, entirely or not at all."""
+        """Stores a block, completely or not at all."""
 
     def read(self, name: str) -> Bytes | None:
-        """Returns a block bit for bit; None if it is not stored. Raises `DamagedBlock`."""
+        """Returns a block bit for bit; None if the block is not stored. Raises `DamagedBlock`."""
 
     def remove(self, name: str) -> None:
-        """Removes a block; no-op if the block is not stored."""
+        """Removes a block; no effect if the block is not stored."""
 
     def close(self) -> None:
-        """Ends the use of the store."""
+        """Releases the resources of the store."""
 
 
 class MemoryBlocks:
-    """Blocks in the memory of this process, as copied from the pool."""
+    """Stores blocks in the memory of this process, in the form of the pool."""
 
     medium = Medium.MEMORY
 
@@ -146,9 +149,10 @@ class MemoryBlocks:
 
 
 class DirectoryBlocks:
-    """One file per block, in a directory that only this engine uses and no other user may read.
+    """Stores one file per block, in a directory that only this engine uses and no other user may read.
 
-    `identity` names the model of the blocks. Blocks of other models count and age as well, but are never read.
+    `identity` names the model of the blocks. Blocks of other models count for the size and age as well, but are never
+    read.
     """
 
     medium = Medium.DISK
@@ -161,9 +165,7 @@ class DirectoryBlocks:
 
     @classmethod
     def open(cls, path: str, identity: str) -> "DirectoryBlocks":
-        """Opens the first subdirectory of `path` that no engine uses. `ConfigError` describes the fault of the
-        path.
-        """
+        """Opens the first subdirectory of `path` that no engine uses. Raises `ConfigError` for an unusable path."""
         digest = hashlib.blake2b(identity.encode(), digest_size=_IDENTITY_BYTES).digest()
         try:
             Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,7 +246,9 @@ class DirectoryBlocks:
 
 
 def _take(directory: Path) -> int | None:
-    """Locks a directory for this engine and returns the lock; None if another engine has it."""
+    """Locks a directory for this engine and returns the lock's file descriptor; None if another engine has locked
+    it.
+    """
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     is_private = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077

@@ -13,11 +13,10 @@ from weft.engine.start.fit import Fitted
 
 
 class AsyncLLM:
-    """`async with AsyncLLM(model, **options) as engine` serves a model inside the block, as an `EngineClient`.
+    """An engine inside a program: `async with AsyncLLM(model, **options) as engine` gives an `EngineClient`.
 
-    Settings are those of `LLM`. The engine runs on its own thread, or with `data_parallel_size` in processes: it
-    does not block the event loop. Raises `ConfigError` or `BadRequest` for a model or options that cannot be
-    served.
+    Settings are those of `LLM`. The engine runs on its own thread, or with `data_parallel_size` in processes, so it
+    does not block the event loop. Raises `ConfigError` or `BadRequest` for a model or options that cannot be served.
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
@@ -34,7 +33,7 @@ class AsyncLLM:
 
 @asynccontextmanager
 async def running(fitted: Fitted, metrics: Metrics | None = None) -> AsyncIterator[EngineClient]:
-    """Runs an engine in this program until the block ends."""
+    """Context manager that runs an engine in this program until the block ends."""
     client = await start_engines(fitted.checkpoint, fitted.config, metrics)
     try:
         yield client

@@ -20,7 +20,7 @@ class LLMTokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """Text of the chat template; None if the model has none."""
+        """Text of the model's chat template; None if the model has none."""
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -28,7 +28,7 @@ class LLMTokenizer:
         return self._renderer.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Returns the text of token ids, or of a single one."""
+        """Returns the text of several token ids, or of one."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
         return self._renderer.decode(ids, skip_special_tokens=skip_special_tokens)
 
@@ -43,9 +43,9 @@ class LLMTokenizer:
         tokenize: bool = True,
         **template: Any,
     ) -> str | list[int]:
-        """Returns the prompt of a conversation: its token ids, or without `tokenize` its text.
+        """Returns the prompt for a conversation: token ids, or with `tokenize` False text.
 
-        `template` is for the model's own switches, such as `enable_thinking`.
+        `template` has values of the model's own template variables, such as `enable_thinking`.
         """
         if self._template is None:
             raise Unsupported("this model has no chat template; use encode")
@@ -65,6 +65,6 @@ class LLMTokenizer:
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # while an object is being copied, it has no attributes yet
+        if name.startswith("_"):  # an object that is being copied has no attributes yet
             raise AttributeError(name)
         return getattr(self._renderer, name)

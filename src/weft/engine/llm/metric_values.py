@@ -1,4 +1,4 @@
-"""Result of `LLM.get_metrics`: the series of `/metrics` as values. Kinds have vLLM's names."""
+"""Result of `LLM.get_metrics`: the metric series of `/metrics` as Python objects with vLLM's class names."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,26 +8,26 @@ from prometheus_client.samples import Sample
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One series."""
+    """One metric series."""
 
     name: str
     labels: dict[str, str]
 
 
 class Counter(Metric, frozen=True, kw_only=True):
-    """A series that only grows."""
+    """A metric series whose value only grows."""
 
     value: int
 
 
 class Gauge(Metric, frozen=True, kw_only=True):
-    """A series that goes up and down."""
+    """A metric series whose value goes up and down."""
 
     value: float
 
 
 class Histogram(Metric, frozen=True, kw_only=True):
-    """A histogram: `buckets` count the observations up to each limit; "+Inf" counts all."""
+    """A histogram: each of `buckets` counts the observations up to its limit; "+Inf" counts all observations."""
 
     count: int
     sum: float
@@ -35,7 +35,7 @@ class Histogram(Metric, frozen=True, kw_only=True):
 
 
 def read_metrics(families: Iterable[Family]) -> list[Metric]:
-    """Returns all counters, gauges and histograms of the families."""
+    """Returns the counters, gauges and histograms of the metric families."""
     return [metric for family in families for metric in _read(family)]
 
 

@@ -49,12 +49,12 @@ T = TypeVar("T")
 
 # Options of vLLM for the log of a server, which an `LLM` does not have.
 _OF_SERVERS = ("disable_log_stats",)
-# Arguments of `ChatTemplate.render`; all other keywords of `chat` are variables of the template.
+# Arguments of `ChatTemplate.render`; all other keyword arguments of `chat` are variables of the template.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are those of the continuation."""
+    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are about the continuation."""
 
     tokens: list[int]
     text: str
@@ -71,7 +71,7 @@ class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
 def _waiting(
     method: Callable[Concatenate[EngineClient, P], Coroutine[Any, Any, T]],
 ) -> "Callable[Concatenate[LLM, P], T]":
-    """Wraps a method of `EngineClient` into a blocking call."""
+    """Returns a method of `LLM` that calls a method of `EngineClient` and blocks until its result."""
 
     @wraps(method)
     def call(self: "LLM", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,13 +82,13 @@ def _waiting(
 
 
 class LLM:
-    """A loaded model for generation or pooling. Settings are those of `EngineOptions`, by name.
+    """A loaded model for text generation or pooling. Its settings are the fields of `EngineOptions`.
 
     vLLM's settings are accepted too, with the meaning that `weft serve` gives to the flags of `vllm serve`
     (docs/reference/vllm-flags.md).
 
-    The engine and its event loop have threads of their own, so this works in scripts, notebooks and inside running
-    event loops alike. `close` (or leaving a `with` block) frees all resources.
+    The engine and its event loop have threads of their own, so `LLM` works in scripts, notebooks and inside running
+    event loops. `close` (or the end of a `with` block) frees all resources.
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
@@ -108,7 +108,7 @@ class LLM:
         except BaseException:
             self._end_loop()
             raise
-        # Without this, a script that ends without `close` would unload the core while its threads run.
+        # Without this, a script that ends without `close` would unload the native core while its threads run.
         atexit.register(self.close)
 
     def generate(
@@ -122,11 +122,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """Returns the finished output of each prompt, in order.
 
-        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; a single prompt counts
-        as a list of one. One `SamplingParams` applies to all prompts; None means the model's own defaults. The
-        first prompt that is rejected raises, and the others are aborted. `use_tqdm` shows a progress bar, if stderr
-        is a terminal; the name is that of other engines. The adapter of `lora_request`, one for all prompts or one
-        for each, is loaded if needed; it requires `enable_lora=True`.
+        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; a single prompt counts as
+        a list of one. One `SamplingParams` applies to all prompts; None means the model's own defaults. The first
+        prompt that is rejected raises an error, and the others are aborted. `use_tqdm` shows a progress bar if stderr
+        is a terminal; other engines use the same name. The adapter in `lora_request`, one for all prompts or one for
+        each, is loaded if needed; it requires `enable_lora=True`.
         """
         all_prompts = _as_list(prompts)
         if sampling_params is None:
@@ -165,10 +165,10 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
-        """Returns the next message of each conversation: a list of messages, or a list of such lists.
+        """Returns the next message of each conversation. `messages` is one conversation, or a list of conversations.
 
-        `template` has the arguments of `weft.text.templates.chat.ChatTemplate.render`: `tools`, `documents`,
-        `add_generation_prompt`, `continue_final_message`, and the model's own switches.
+        A conversation is a list of messages. `template` has the arguments of `ChatTemplate.render`: `tools`, `documents`,
+        `add_generation_prompt`, `continue_final_message`, and the model's own template variables.
         """
         if self._template is None:
             raise Unsupported("this model has no chat template; use generate")
@@ -210,7 +210,7 @@ class LLM:
     def reward(
         self, prompts: PromptType | Sequence[PromptType], *, use_tqdm: bool = True
     ) -> list[PoolingRequestOutput]:
-        """Returns a reward model's scores: of every token of each prompt, or of each prompt, depending on the
+        """Returns the scores of a reward model: of each token of each prompt, or of each prompt, depending on the
         model.
         """
         pooler = self._client.info.pooler
@@ -219,7 +219,7 @@ class LLM:
         return self.encode(prompts, params, use_tqdm=use_tqdm)
 
     def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
-        """Returns similarity scores of text pairs: one with one, one with each, or each with its counterpart."""
+        """Returns similarity scores of text pairs: of one text with each of several, or of texts with equal indexes."""
         first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
         pairs = pair_up(first, second)
         pooler = self._client.info.pooler
@@ -241,24 +241,24 @@ class LLM:
     finish_weight_update = _waiting(EngineClient.finish_weight_update)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
-        """Announces that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
+        """Announces that weights will be sent. `OperatorCalls.init_weight_transfer_engine` describes `init_info`."""
         request = WeightTransferInitRequest(init_info or {})
         self._wait(self._client.init_weight_transfer_engine(request))
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Sends tensors: see `EngineClient.update_weights`."""
+        """Sends tensors of a weight update. `OperatorCalls.update_weights` describes `update_info`."""
         self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Returns the params that `generate` uses by default."""
+        """Returns the sampling parameters that `generate` uses by default."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
 
     def get_tokenizer(self) -> LLMTokenizer:
-        """Returns the model's tokenizer: `encode`, `decode` and `apply_chat_template`."""
+        """Returns the model's tokenizer, which has `encode`, `decode` and `apply_chat_template`."""
         return LLMTokenizer(self._client.renderer, self._template)
 
     def get_metrics(self) -> list[Metric]:
-        """Returns the metrics that a server's `/metrics` would show now."""
+        """Returns the metrics that a server's `/metrics` would now show."""
 
         async def read() -> list[Metric]:
             return read_metrics(self._metrics.registry.collect())
@@ -270,7 +270,7 @@ class LLM:
         if self._loop.is_closed():
             return
 
-        async def end() -> None:  # runs on the event loop, whose tasks it ends
+        async def end() -> None:  # runs on the event loop, and ends its tasks
             self._client.shutdown()
             await self._client.wait_closed()
 
@@ -331,7 +331,7 @@ class LLM:
         return BeamSearchOutput(sequences=sequences)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs work on the event loop's thread; interrupting the wait cancels the work."""
+        """Runs a coroutine on the event loop's thread and waits for its result; an interrupt of the wait cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -346,13 +346,13 @@ class LLM:
 
 
 def fit_options(model: str, options: Mapping[str, Any]) -> Fitted:
-    """Fits the model to options of Weft or of vLLM."""
+    """Fits the model to the given options, which are Weft's or vLLM's."""
     settings = EngineOptions(model=model, **{**UNLIMITED_QUEUE, **_own_options(options)})
     return find_and_fit(settings, is_shared=True).with_tokenizer()
 
 
 def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates vLLM's options into Weft's; raises an error for an option that cannot be followed."""
+    """Translates vLLM's options into Weft's; raises an error for an option that Weft cannot follow."""
     own: dict[str, Any] = {}
     for name, value in given.items():
         flag = find_flag(name)
@@ -387,7 +387,7 @@ def _as_chats(
 
 
 def _for_each(prompts: Sequence[PromptType], name: str, given: T | Sequence[T]) -> list[T]:
-    """Returns a value for each prompt, from one for all or a list of equal length."""
+    """Returns one value per prompt, from one value for all prompts or from a list of equal length."""
     if not isinstance(given, Sequence):
         return [given] * len(prompts)
     if len(given) != len(prompts):
