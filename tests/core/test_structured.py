@@ -92,7 +92,11 @@ BAD = [
     ({"structural_tag": "{"}, "structural_tag", "not valid JSON"),
     ({"structural_tag": ""}, "structural_tag", "empty"),
     ({"structural_tag": 5}, "structural_tag", "must be text"),
-    ({"structural_tag": '{"type": "structural_tag"}'}, "structural_tag", "either format or structures"),
+    (
+        {"structural_tag": '{"type": "structural_tag"}'},
+        "structural_tag",
+        "either format or structures",
+    ),
     (
         {"structural_tag": '{"type": "structural_tag", "format": {}, "begin": ""}'},
         "structural_tag",
@@ -106,7 +110,11 @@ BAD = [
     ),
     ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern", "allowed with json"),
     ({"json_object": True, "whitespace_pattern": ""}, "whitespace_pattern", "must not be empty"),
-    ({"json_object": True, "whitespace_pattern": " " * 257}, "whitespace_pattern", "must not be empty"),
+    (
+        {"json_object": True, "whitespace_pattern": " " * 257},
+        "whitespace_pattern",
+        "must not be empty",
+    ),
     ({"json_object": True, "whitespace_pattern": "a" * 257}, "whitespace_pattern", "at most 256"),
 ]
 

@@ -192,7 +192,10 @@ def test_parameters_that_are_not_whole_are_refused(change, text):
 def test_an_engine_refuses_what_is_not_its_role():
     """A prompt is not lent by one that only fetches, nor for several answers."""
     with LLM(MODEL, **options("kv_consumer")) as llm:
-        for args, text in ((LEND, "not allowed on an engine with kv_role kv_consumer"), ({"x": 1}, "`x`")):
+        for args, text in (
+            (LEND, "not allowed on an engine with kv_role kv_consumer"),
+            ({"x": 1}, "`x`"),
+        ):
             with pytest.raises(BadRequest, match=text):
                 llm.generate([5], with_args(SamplingParams(), args), use_tqdm=False)
     with LLM(MODEL, **options("kv_producer")) as llm:

@@ -57,8 +57,7 @@ class _Write:
 class Arrived:
     """The next piece that was read for a sequence; None after the last piece: then the sequence returns to the queue.
 
-    The data is in `data`, or already in `place`, the sequence's block or slot. With an `error` the sequence must end
-    with this error.
+    The data is in `data`, or already in `place`, the sequence's block or slot. An `error` ends the sequence.
     """
 
     sequence: Sequence

@@ -167,8 +167,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Returns the next message of each conversation. `messages` is one conversation, or a list of conversations.
 
-        A conversation is a list of messages. `template` has the arguments of `ChatTemplate.render`: `tools`, `documents`,
-        `add_generation_prompt`, `continue_final_message`, and the model's own template variables.
+        A conversation is a list of messages. `template` has the arguments of `ChatTemplate.render`: `tools`,
+        `documents`, `add_generation_prompt`, `continue_final_message`, and the model's own template variables.
         """
         if self._template is None:
             raise Unsupported("this model has no chat template; use generate")
