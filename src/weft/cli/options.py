@@ -107,6 +107,21 @@ class ServeOptions(LoadOptions):
         Flag("Minimum level of events to log.", "Server"),
     ] = "info"
     log_format: LogFormatFlag = "text"
+    enable_log_requests: Annotated[
+        bool,
+        Flag(
+            "Log a line for each request: its id, prompt length and parameters. With --log-level debug, also its "
+            "prompt.",
+            "Server",
+        ),
+    ] = False
+    max_log_len: Annotated[
+        int,
+        Flag(
+            "Maximum characters, and maximum token ids, of a prompt in the log of --enable-log-requests.",
+            "Server",
+        ),
+    ] = 1000
     otlp_traces_endpoint: Annotated[
         str | None,
         Flag(

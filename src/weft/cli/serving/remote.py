@@ -7,6 +7,7 @@ from weft.cli.arguments.flags import flag_names, pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, other_block, show_block
 from weft.cli.serving.loading import check_api_flags, make_served, read_template, to_api_options
+from weft.core.client import EngineClient
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.observe.metrics import Metrics
@@ -64,15 +65,14 @@ class Remote:
         return None
 
     def serve_over_http(
-        self, client: object, state: ServerState
+        self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
         """Returns the objects that HTTP endpoints use for the fleet, and the endpoints."""
-        del client
         template = self._template
         if template is None:
             template = read_chat_template(self._files, self._targets[0])
         options = to_api_options(self._options, template)
-        return make_served(self._fleet, self._tokenizer, template, options), all_endpoints(state)
+        return make_served(client, self._tokenizer, template, options), all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """Prints the ready block."""

@@ -23,6 +23,7 @@ from weft.core.aio.tasks import every
 from weft.core.client import EngineClient
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import EngineDead
+from weft.core.logged_client import as_logged
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.tracing import Tracer
 from weft.engine.clients.child import EngineChild
@@ -166,6 +167,8 @@ class Serving:
         self, loaded: Servable, client: EngineClient, http_port: int | None
     ) -> int | None:
         """Starts the servers of this process; returns gRPC's port."""
+        if self._options.enable_log_requests:
+            client = as_logged(client, self._options.max_log_len)
         grpc_port = None
         grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
         if grpc is not None:
