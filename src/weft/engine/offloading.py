@@ -1,6 +1,6 @@
-"""`Offloading`: copies blocks and states between the runner's pool and other places: second tier, other engines.
+"""`Offloading`: copies blocks and states between the runner's pool and other places: the second tier, other engines.
 
-Only the loop's thread calls it.
+Only the engine loop's thread uses this object.
 """
 
 import logging
@@ -24,16 +24,16 @@ from weft.engine.transfer.fetching import KvConsumer
 from weft.engine.transfer.joining import ModelLender, block_copies, open_transfer
 from weft.engine.weights.engine_model import EngineModel
 
-FIND_S = 5.0  # time at the start to find blocks of earlier processes
-FETCH_CHECK_S = 1.0  # period of checks for a second tier that hangs
-# Time at the end to store the pool's blocks; below the 5 s after which an engine is killed
+FIND_S = 5.0  # maximum time at the start to find the blocks of earlier processes
+FETCH_CHECK_S = 1.0  # period of checks for a second tier that does not respond
+# Maximum time at the end to store the pool's blocks; below the 5 s after which an engine is killed.
 FLUSH_S = 3.0
 
 log = logging.getLogger("weft.engine")
 
 
 def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]) -> KvTier | None:
-    """Opens the second tier; None if it is not configured. Raises `ConfigError` if it is impossible."""
+    """Opens the second tier; returns None if none is configured. Raises `ConfigError` if the tier cannot be used."""
     wanted = config.kv_offloading_config
     if wanted is None:
         return None
@@ -41,7 +41,7 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
     has_states = config.cache_config.states is not None
     if wanted.path is None:
         return KvTier(MemoryBlocks(), wanted.num_bytes, wake, has_states=has_states)
-    # Blocks of weights without an identity must not be found by another process.
+    # Without an identity of the weights, no other process may find the blocks.
     weights = model.identity() or os.urandom(16).hex()
     block_size, max_model_len = config.cache_config.block_size, config.model_config.max_model_len
     identity = repr((__version__, copies.kv_layout, block_size, max_model_len, weights))
@@ -54,7 +54,7 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The places of blocks outside the pool; the scheduler's `SecondTier`.
+    """All places of blocks outside the pool, as one `SecondTier` for the scheduler.
 
     `tier` has blocks that were evicted from the pool, `consumer` fetches prompts that other engines have computed,
     `lender` lends blocks to other engines.
@@ -70,7 +70,7 @@ class Elsewhere:
 
     @property
     def is_fetching(self) -> bool:
-        """True if a sequence waits for blocks."""
+        """True if a sequence waits for blocks from outside the pool."""
         return any(source.is_fetching for source in self._sources())
 
     def start_fetch(
@@ -100,7 +100,10 @@ class Elsewhere:
         return [arrived for source in self._sources() for arrived in source.take_arrived()]
 
     def take_transfer_stats(self) -> TransferStats | None:
-        """Returns counts of both directions, and the prompts that were received since the last call."""
+        """Returns statistics of transfers in both directions; None without transfers.
+
+        Received prompts are those since the last call.
+        """
         if self.lender is None and self.consumer is None:
             return None
         stats = TransferStats()
@@ -117,7 +120,10 @@ class Elsewhere:
 def open_elsewhere(
     config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 ) -> Elsewhere | None:
-    """Opens the configured tier and transfers; None if there are none. Raises `ConfigError` if they are impossible."""
+    """Opens the configured tier and transfers; returns None if none are configured.
+
+    Raises `ConfigError` if they cannot be used.
+    """
     lender, consumer = open_transfer(config, model, wake)
     tier = open_tier(config, model, wake)
     if tier is None and lender is None and consumer is None:
@@ -126,14 +132,14 @@ def open_elsewhere(
 
 
 class Offloading:
-    """Work of the engine loop for blocks outside the pool, between steps."""
+    """The engine loop's work, between steps, on blocks outside the pool."""
 
     def __init__(self, elsewhere: Elsewhere, scheduler: Scheduler) -> None:
         self._elsewhere = elsewhere
         self._scheduler = scheduler
 
     def timeout_s(self) -> float | None:
-        """Returns how long the loop may wait for a command, in seconds; None means without limit."""
+        """Returns the maximum time in seconds that the loop may wait for a command; None means without limit."""
         lender = self._elsewhere.lender
         ends_in_s = None if lender is None else lender.producer.ends_in_s
         if not self._elsewhere.is_fetching:
@@ -141,9 +147,9 @@ class Offloading:
         return FETCH_CHECK_S if ends_in_s is None else min(FETCH_CHECK_S, ends_in_s)
 
     def end_leases(self) -> list[SequenceOutput]:
-        """Returns lent blocks to the pool after other engines have fetched them, or their lease has expired.
+        """Returns lent blocks to the pool when other engines have fetched them, or when their lease has expired.
 
-        A request that still computes lent blocks is ended: no engine will fetch them any more.
+        A request that still computes lent blocks is ended, because no engine will fetch the blocks any more.
         """
         outputs: list[SequenceOutput] = []
         lender, lent = self._elsewhere.lender, self._scheduler.cache.lent
@@ -156,16 +162,16 @@ class Offloading:
         return outputs
 
     def release(self, source: RemotePrompt) -> None:
-        """Releases a prompt that another engine holds for this one."""
+        """Releases a prompt's blocks that another engine lends to this engine."""
         if self._elsewhere.consumer is not None:
             self._elsewhere.consumer.release(source)
 
     def take_events(self) -> list[KvEvent]:
-        """Returns the tier's changes since the last call, in order."""
+        """Returns the cache events of the second tier since the last call, in order."""
         return [] if self._elsewhere.tier is None else self._elsewhere.tier.take_events()
 
     def follow_plan(self, runner: Runner | None) -> None:
-        """Stores evicted blocks before the next step or a fetch overwrites them; begins pending fetches."""
+        """Stores evicted blocks before the next step or a fetch overwrites them; then begins pending fetches."""
         self._store_evicted(runner)
         consumer = self._elsewhere.consumer
         if consumer is not None and consumer.has_pending:
@@ -179,7 +185,10 @@ class Offloading:
             _store(tier, content, runner)
 
     def take_arrived(self, runner: Runner | None) -> list[SequenceOutput]:
-        """Copies arrived pieces into the pool. Sequences that have all their pieces wait again, or have failed."""
+        """Copies arrived pieces into the pool; returns outputs of sequences that failed.
+
+        A sequence that has all its pieces returns to the waiting queue.
+        """
         outputs: list[SequenceOutput] = []
         for arrived in self._elsewhere.take_arrived():
             is_taken = self._take(arrived, runner)
@@ -188,7 +197,7 @@ class Offloading:
         return outputs
 
     def _take(self, arrived: Arrived, runner: Runner | None) -> bool:
-        """Takes the next piece of a sequence; True if it is in the pool now."""
+        """Copies the next piece of a sequence into the pool; True if the piece is now in the pool."""
         piece, cache = arrived.piece, self._scheduler.cache
         if piece is None or (arrived.data is None and arrived.place is None):
             return False
@@ -197,13 +206,15 @@ class Offloading:
         if place is None:
             return False
         if arrived.data is not None:
-            # The place may have held another block that was just evicted.
+            # The destination may have held another block, which was just evicted.
             self._store_evicted(runner)
             _copies(runner, is_state=piece.is_state).write_block(place, arrived.data)
         return True
 
     def close(self, runner: Runner | None) -> None:
-        """Ends all transfers after the last step; stores the pool's blocks in a tier that outlives this process."""
+        """Ends all transfers after the last step; stores the pool's blocks in a tier whose data outlives this
+        process.
+        """
         deadline = time.monotonic() + FLUSH_S
         if self._elsewhere.consumer is not None:
             self._elsewhere.consumer.close()
@@ -221,7 +232,7 @@ class Offloading:
 
 
 def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
-    """Copies a block or state from the pool into the tier, if the tier wants it."""
+    """Copies a block or a state from the pool into the second tier, if the tier wants it."""
     is_state = content.stored is None
     if not tier.wants(content.block_hash, is_state=is_state):
         return
@@ -233,7 +244,7 @@ def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
 
 
 def _copies(runner: object, *, is_state: bool) -> Copies:
-    """Returns the access to blocks, or to state slots."""
+    """Returns the runner's object for copies of blocks; with `is_state`, for copies of state slots."""
     copies = _block_copies(runner)
     if not is_state:
         return copies
@@ -242,6 +253,6 @@ def _copies(runner: object, *, is_state: bool) -> Copies:
 
 
 def _block_copies(runner: object) -> BlockCopies:
-    """Returns the runner, whose type was checked at the start."""
+    """Returns the runner as `BlockCopies`; its type was checked at the start."""
     assert isinstance(runner, BlockCopies)
     return runner

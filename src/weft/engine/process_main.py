@@ -1,6 +1,6 @@
 """Main program of the engine's process: reads its configuration, loads the model, and runs the engine loop.
 
-It ends when the pipe on its stdin closes, so that a front that is killed leaves no orphan.
+The process ends when the pipe on its stdin closes, so that a front that is killed leaves no orphan.
 """
 
 import logging
@@ -34,15 +34,15 @@ from weft.text.tokenizer import TOKENIZER_FILE
 log = logging.getLogger("weft.engine")
 
 _WAKE_ADDRESS = "inproc://weft-wake"
-# The last events may still be in flight when the engine ends; if it fails early, the front may be busy importing.
-# If the front dies, the engine is ended too.
+# The last events may still be unsent when the engine ends; if it fails early, the front may be busy importing. If the
+# front dies, this process is killed too.
 _LINGER_MS = 20_000
 _REPORT_PERIOD_S = 0.1
 _POLLIN = int(zmq.POLLIN)
 
 
 class SocketMailbox:
-    """Receives commands from the front's process."""
+    """Mailbox of the engine: receives commands from the front's process."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -64,8 +64,8 @@ class SocketMailbox:
         return commands
 
     def wake(self) -> None:
-        """See `Mailbox`. The lock is needed because a ZeroMQ socket may be used by one thread at a time."""
-        with self._wake_lock, suppress(zmq.Again):  # the queue is full, so `receive` will not wait
+        """Ends the wait of `receive`. The lock is needed because only one thread at a time may use a ZeroMQ socket."""
+        with self._wake_lock, suppress(zmq.Again):  # a full queue also ends the wait
             self._waker.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -74,11 +74,12 @@ class SocketMailbox:
 
 
 def run(answers: int) -> int:
-    """Runs one engine until `Stop`; only then the exit status is 0. Heartbeats of the front are answered on
-    descriptor `answers`.
+    """Runs one engine until `Stop`; the exit status is 0 only after `Stop`.
+
+    Heartbeats of the front are answered on the file descriptor `answers`.
     """
     launch = Launch.read(sys.stdin.buffer)
-    if launch is None:  # the front found no model to serve
+    if launch is None:  # the front found no model to serve, and closed the pipe
         return 0
     configure_logging(launch.log_level, log_format=launch.log_format)
     keep_to_own_cpus(launch.config)
@@ -122,7 +123,7 @@ def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) 
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
-    except Exception as error:  # top of the process: the front gets the reason
+    except Exception as error:  # the process's outermost function: the front gets the reason
         log.exception("the engine has stopped")
         emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
         return 1
@@ -145,7 +146,7 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
         loaded.draft = DraftModel.load(config, launch.draft_weights)
         loaded.allocate_kv()
     except MemoryError as error:
-        # A limit of this process, which the free memory of the machine does not include.
+        # A limit of this process: the check of the machine's free memory does not include it.
         raise ConfigError(
             f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
             "this process may use: raise that limit (ulimit -v or -d), or take a smaller model or pool "
@@ -157,8 +158,9 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
 def _reporter(
     config: EngineConfig, checkpoint: Checkpoint, emit: Callable[[Event], None]
 ) -> Callable[[int], None]:
-    """Returns a function that reports loading progress: it converts elements to bytes, at most once per
-    `_REPORT_PERIOD_S`.
+    """Returns a function that reports loading progress, at most once per `_REPORT_PERIOD_S`.
+
+    The function converts a number of loaded elements to bytes.
     """
     assert config.compute_config is not None
     card = backend_of(config).sized(checkpoint, config.compute_config).card
@@ -175,10 +177,10 @@ def _reporter(
 
 
 def _end_with_parent(directory: str, answers: int) -> None:
-    """Answers the front's heartbeats until the front has died; runs on a thread of its own.
+    """Answers the front's heartbeats until the front has died, and then ends this process. Runs on its own thread.
 
-    The first answer comes without a heartbeat: the buffer that read the launch may hold the first one already, and
-    the front allows an engine that has never answered more time.
+    The first answer comes without a heartbeat: the buffer that read the launch may already hold the first heartbeat,
+    and the front allows an engine that has never answered more time.
     """
     is_alive = True
     while is_alive:

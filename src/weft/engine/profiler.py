@@ -1,8 +1,8 @@
-"""`Profiler`: records a trace of steps on request; Perfetto and chrome://tracing open it.
+"""`Profiler`: records a trace of steps on request; Perfetto and chrome://tracing can open the trace.
 
-A step is a slice with its contents as arguments, over slices of the phases of the loop in order; beside it lie the
-parts of the forward pass, summed over layers. Events are written to the file at once, so that little memory is
-used, and an engine that dies leaves the trace up to then.
+In the trace a step is a slice with its contents as arguments, above slices of the loop's phases in order. A second
+track has the parts of the forward pass, summed over layers. Events are written to the file at once, so that the trace
+takes little memory, and an engine that dies leaves the trace up to that moment.
 """
 
 import gzip
@@ -24,8 +24,8 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.settings.given import read_json
 
 FLAG = "--profiler-config"
-MAX_TRACE_BYTES = 256 << 20  # of JSON; a step takes about 1,500 bytes
-MAX_TRACE_S = 900.0  # a profile that nobody stops ends by itself after this time
+MAX_TRACE_BYTES = 256 << 20  # bytes of JSON; a step takes about 1,500 bytes
+MAX_TRACE_S = 900.0  # a trace that is never stopped ends after this time
 _STEPS, _PARTS = 1, 2  # thread ids in the trace
 _PROCESS = os.getpid()
 
@@ -33,7 +33,7 @@ log = logging.getLogger("weft.engine")
 
 
 def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
-    """Reads `--profiler-config`: JSON, or from Python the same as a dict."""
+    """Reads `--profiler-config`: JSON text, or in Python a dict."""
     if given is None:
         return None
     config = read_json(FLAG, given, ProfilerConfig)
@@ -46,7 +46,7 @@ def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
 
 
 class Profiler:
-    """Profiler of an engine; its thread owns it. The loop calls `lap` only between `start` and `stop`.
+    """Profiler of one engine, owned by the engine's thread. The loop calls `lap` only between `start` and `stop`.
 
     `part_seconds` returns the runner's accumulated time for each part of its steps.
     """
@@ -63,7 +63,7 @@ class Profiler:
         self._encode = msgspec.json.Encoder().encode
         self._file: IO[bytes] | None = None  # open while recording
         self._path = Path()
-        self._failure: str | None = None  # error of a profile that was not stopped yet
+        self._failure: str | None = None  # error of a trace that has not been stopped yet
         self._num_bytes = 0
         self._ends_at = 0.0
         self._num_skipped = self._num_left = 0
@@ -73,7 +73,7 @@ class Profiler:
         self._before: Mapping[str, float] = {}
 
     def start(self, command: StartProfile) -> None:
-        """Records from the next step on; raises `FailedPrecondition` if that is not possible."""
+        """Begins a trace with the next step; raises `FailedPrecondition` if a trace cannot begin."""
         config = self._config
         assert config is not None, "refused where it was called"
         if self._file is not None:
@@ -91,14 +91,14 @@ class Profiler:
         self._begin()
 
     def stop(self) -> None:
-        """Ends the profile, if there is one; raises `FailedPrecondition` if it could not be written."""
+        """Ends the trace, if one is recorded; raises `FailedPrecondition` if the trace could not be written."""
         self.close()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise FailedPrecondition(failure)
 
     def close(self) -> None:
-        """Ends the profile; idempotent."""
+        """Ends the trace; idempotent."""
         if self._file is None:
             return
         try:
@@ -111,16 +111,15 @@ class Profiler:
             log.info("profile written, path=%s", self._path)
 
     def timeout_s(self) -> float | None:
-        """Returns the seconds until the profile must end; None without a profile."""
+        """Returns the seconds until the trace must end; None if no trace is recorded."""
         return None if self._file is None else max(0.0, self._ends_at - time.monotonic())
 
     # -- a turn of the loop -------------------------------------------------------------------
 
     def lap(self, name: str, plan: Plan | None = None) -> None:
-        """Records the phase `name`, which began at the last lap. A turn begins after "receive" and ends with
-        "send".
+        """Records the phase `name`, which began at the previous lap. A turn of the loop ends with the phase "send".
 
-        A turn has a step if one of its laps has a `plan`.
+        A turn begins after the phase "receive". It contains a step if one of its laps has a `plan`.
         """
         if self._file is None:
             return
@@ -146,7 +145,7 @@ class Profiler:
             self.close()
 
     def _end(self) -> None:
-        """Writes the turn's step; a turn without a step is not recorded."""
+        """Writes the step of the ended turn; a turn without a step is not recorded."""
         if self._held is None:
             return
         if self._num_skipped:
@@ -191,7 +190,7 @@ class Profiler:
 
     def _fail(self, error: OSError) -> None:
         assert self._file is not None
-        with suppress(OSError):  # closing writes buffered data, which may fail again
+        with suppress(OSError):  # closing the file writes buffered data, which may fail again
             self._file.close()
         self._file = None
         self._failure = f"{self._path}: the profile could not be written ({error.strerror})"
@@ -199,7 +198,7 @@ class Profiler:
 
 
 def _held(plan: Plan, scheduler: Scheduler) -> dict[str, int]:
-    """Returns the contents of a step, and the state of scheduler and pool."""
+    """Returns the contents of a step and the state of scheduler and pool, as arguments of the step's slice."""
     entries, pool = plan.entries, scheduler.cache.pool
     prompt = (min(e.num_tokens, e.sequence.num_prompt_tokens - e.start) for e in entries)
     return {
@@ -254,7 +253,7 @@ def _new_path(config: ProfilerConfig, prefix: str | None) -> Path:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Creates a file; an existing file is an error."""
+    """Creates a file for writing; raises `OSError` if the file exists."""
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "xb", compresslevel=1))
     return path.open("xb")

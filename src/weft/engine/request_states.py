@@ -1,4 +1,4 @@
-"""Reads the scheduler's sequences as `RequestStates`, between two steps and without changing them."""
+"""Converts the scheduler's sequences to `RequestStates`, between two steps and without changing them."""
 
 from itertools import islice
 
@@ -12,7 +12,7 @@ from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 
 def read_states(scheduler: Scheduler, rank: int) -> RequestStates:
-    """Returns the present requests and blocks; takes some microseconds per answer, a nanosecond or two per block."""
+    """Returns the current requests and blocks; takes some microseconds per answer, 1 to 2 nanoseconds per block."""
     now = scheduler.stopwatch.now()
     cache = scheduler.cache
     num_holders = _num_holders(scheduler)
@@ -36,7 +36,7 @@ def read_states(scheduler: Scheduler, rank: int) -> RequestStates:
 
 
 def _num_holders(scheduler: Scheduler) -> npt.NDArray[np.intp]:
-    """Returns the number of holders of each block, of unlisted sequences too."""
+    """Returns the number of holders of each block; sequences that are not listed count too."""
     cache = scheduler.cache
     held = [np.asarray(s.block_ids, np.int32) for s in scheduler.open_sequences() if s.block_ids]
     held.append(np.asarray([] if cache.lent is None else [*cache.lent], np.int32))
@@ -84,5 +84,7 @@ def _finished(number: int, finished_s: float, times: SequenceTimes) -> RequestSt
 
 
 def _between(start: float | None, end: float | None, now: float) -> float | None:
-    """Returns the seconds of a phase; a phase without an end lasts until now."""
+    """Returns the duration of a phase in seconds; a phase without an end lasts until `now`, one without a start is
+    None.
+    """
     return None if start is None else max(0.0, (now if end is None else end) - start)

@@ -12,11 +12,11 @@ from weft.engine.weights.engine_model import EngineModel
 
 
 def _check_health(_model: EngineModel, _config: EngineConfig) -> None:
-    """Does nothing: a reply proves that the engine works."""
+    """Does nothing: the reply proves that the engine works."""
 
 
 def _available_memory(_model: EngineModel, config: EngineConfig) -> int:
-    """Returns the bytes that are free for weights and KV."""
+    """Returns the number of bytes that are free for weights and KV."""
     return backend_of(config).free_bytes()
 
 
@@ -26,25 +26,23 @@ def _expert_loads(model: EngineModel, _config: EngineConfig) -> list[list[int]]:
 
 
 def _fingerprint(model: EngineModel, _config: EngineConfig) -> str:
-    """Returns a text that is equal on every machine with equal weights and bit-equal computation."""
+    """Returns a text that is equal on every machine with equal weights and bit-identical computation."""
     runner: object = model.runner
     layout = runner.kv_layout if isinstance(runner, BlockCopies) else ""
     return f"{model.fingerprint()} {layout}".rstrip()
 
 
 def _forward_seconds(model: EngineModel, _config: EngineConfig) -> dict[str, float]:
-    """Returns the time of all steps since the weights were loaded, by part; empty if the backend does not measure
-    it.
-    """
+    """Returns the seconds of all steps since the weights were loaded, by part; empty if they are not measured."""
     return dict(model.part_seconds())
 
 
 def _release_heap(_model: EngineModel, _config: EngineConfig) -> None:
-    """Gives unused memory of the C library back to the system."""
+    """Returns unused memory of the C library to the system."""
     trim_heap()
 
 
-# Names that vLLM's workers have too mean the same here.
+# A name that vLLM's workers also have means the same here.
 WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = MappingProxyType(
     {
         "check_health": _check_health,

@@ -1,1 +1,1 @@
-"""Engines on several machines behind one server: the head, its nodes, and the link between them."""
+"""Engines on several machines behind one server: the head node, the other nodes, and the link between them."""

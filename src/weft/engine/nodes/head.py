@@ -1,4 +1,4 @@
-"""`NodeListener`: accepts the engines of nodes at the head."""
+"""`NodeListener`: accepts connections of other nodes' engines at the head node."""
 
 import asyncio
 import hashlib
@@ -34,13 +34,13 @@ from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-MAX_HANDSHAKES = 32  # concurrent
+MAX_HANDSHAKES = 32  # at the same time
 _OTHER_MODEL = "its weights, or the instruction set of its CPU, differ from those of the others"
 _REPORT_S = 10.0  # period of log lines about ranks that have not joined
 
 
 class NodeListener:
-    """Listener for engines of nodes. Made by `open`, inside a running event loop, on which it runs."""
+    """Listens for engines of other nodes. Made by `open`, inside a running event loop, on which the listener runs."""
 
     def __init__(self, config: EngineConfig, tokenizer: str, listener: socket.socket) -> None:
         assert config.ranks is not None
@@ -58,13 +58,13 @@ class NodeListener:
         self._fingerprint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._meetings: dict[asyncio.Task[None], LinkSocket] = {}
         self._unproven = UnprovenConnections(MAX_HANDSHAKES)
-        # A pool of its own: silent strangers must not occupy threads that other work needs.
+        # A thread pool of its own: silent peers must not occupy threads that other work needs.
         self._threads = ThreadPoolExecutor(MAX_HANDSHAKES, "weft-nodes")
         self._accepting = asyncio.create_task(self._accept())
 
     @classmethod
     def open(cls, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> Self:
-        """Listens for nodes; raises `ConfigError` if it cannot."""
+        """Starts to listen for nodes; raises `ConfigError` if the address cannot be used."""
         assert config.ranks is not None
         link = config.ranks.link
         assert link is not None
@@ -86,7 +86,9 @@ class NodeListener:
         return made
 
     def expect(self, fingerprint: str) -> None:
-        """See `Nodes`; only the first call counts."""
+        """Sets the fingerprint of the weights that every joining engine must have; only the first call has an
+        effect.
+        """
         if not self._fingerprint.done():
             self._fingerprint.set_result(fingerprint)
 
@@ -97,7 +99,10 @@ class NodeListener:
         metrics: Metrics | None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> NodeClient:
-        """See `Nodes`. An engine that fails to start or has another model is dropped, and the next is awaited."""
+        """Waits until the engine of that rank has joined and loaded; returns its client.
+
+        An engine that fails to start or has another model is disconnected, and the next attempt is awaited.
+        """
         while True:
             joined = await self._next(rank)
             try:
@@ -123,14 +128,14 @@ class NodeListener:
                 log.info("engine %d is on another node, and has not joined yet", rank)
 
     def close(self) -> None:
-        """Accepts no more engines."""
+        """Stops accepting engines."""
         self._accepting.cancel()
         self._listener.close()
         for task, meeting in self._meetings.items():
             task.cancel()
             meeting.hang_up()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for channel in self._joined.values():  # also of engines that no client has taken
+        for channel in self._joined.values():  # includes engines whose client was never made
             channel.close()
 
     # -- connections --------------------------------------------------------------------------
@@ -140,7 +145,7 @@ class NodeListener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError:  # no free file descriptor: retry
+            except OSError:  # no free file descriptor: retry later
                 await asyncio.sleep(0.1)
                 continue
             try:
@@ -153,7 +158,7 @@ class NodeListener:
             task.add_done_callback(self._meetings.pop)
 
     async def _meet(self, meeting: LinkSocket) -> None:
-        """Serves a connection from its first byte until its engine has joined or was refused."""
+        """Serves a connection from its first byte until its engine has joined or has been refused."""
         loop = asyncio.get_running_loop()
         with meeting:
             try:
@@ -199,7 +204,7 @@ async def start_head(
     child: EngineChild | None = None,
     on_loading: OnLoading = lambda num_bytes, all_bytes: None,
 ) -> DataParallelClient:
-    """See `DataParallelClient.start`; returns when all nodes have joined."""
+    """Starts a head node: its engines, and a listener for other nodes. Returns when all nodes have joined."""
     nodes = NodeListener.open(config, checkpoint.tokenizer_files)
     try:
         return await DataParallelClient.start(checkpoint, config, metrics, child, on_loading, nodes)
@@ -209,5 +214,5 @@ async def start_head(
 
 
 def digest_of(tokenizer_files: Mapping[str, bytes]) -> str:
-    """Returns a digest that identifies a tokenizer."""
+    """Returns a digest that identifies a tokenizer by the content of its files."""
     return hashlib.sha256(tokenizer_files.get(TOKENIZER_FILE, b"")).hexdigest()

@@ -1,8 +1,8 @@
-"""Link between the head and the engines of its nodes: handshake, check whether a node may join, and messages.
+"""Link between the head node and the engines of other nodes: handshake, check of a joining engine, and messages.
 
 A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.ipc.handshake`.
-Then the node sends its engine's configuration, and the head answers whether the engine can join. Then commands flow
-to the engine and events to the head, as between a server and a local engine.
+Then the node sends its engine's configuration, and the head answers whether the engine can join. Afterwards commands
+flow to the engine and events to the head, as between a server and a local engine.
 """
 
 import socket
@@ -19,10 +19,10 @@ from weft.engine.ipc.handshake import CONNECT_S, PeerError, ProvenSocket
 from weft.engine.ipc.messages import Command, Event
 from weft.engine.transfer.settings import read_secret_file
 
-# A connection to a machine that does not respond ends after 10 + 3 * 5 seconds.
+# A connection to a machine that does not respond is closed after 10 + 3 * 5 seconds.
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _UNACKNOWLEDGED_MS = 25_000
-# Settings that may differ between engines: sizes of the machine, and features that are local to it.
+# Settings that may differ between engines: sizes that depend on the machine, and features of one machine.
 _MAY_DIFFER = frozenset(
     {
         "api_server_directory",
@@ -38,7 +38,7 @@ _MAY_DIFFER = frozenset(
         "kv_transfer_config.secret_path",
         "profiler_config",
         "ranks",
-        # Files are compared by content (`fingerprint`, `tokenizer`); these settings are used only by the head.
+        # Files are compared by their content (`fingerprint`, `tokenizer`); only the head uses the other settings.
         *(
             f"model_config.{name}"
             for name in (
@@ -60,34 +60,34 @@ _MAY_DIFFER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An engine of a node that has joined and begins to load: its configuration and its channel."""
+    """An engine of another node that has joined and begins to load: its configuration and its channel."""
 
     config: EngineConfig
     channel: "Channel[FromNode]"
 
 
 class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request of a node's engine to join: its configuration, and a digest of its tokenizer file."""
+    """Request of another node's engine to join: its configuration, and a digest of its tokenizer file."""
 
     config: EngineConfig
     tokenizer: str
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Answer to `Join`; after a `final` refusal there is no use in trying again."""
+    """The head's answer to `Join`. After a `final` refusal the node need not try again."""
 
     refusal: str | None = None
     is_final: bool = False
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """The node shuts down: its engine takes no more requests, and has `timeout_s` to finish the open ones."""
+    """The node shuts down: its engine takes no more requests, and has `timeout_s` seconds to finish running ones."""
 
     timeout_s: float
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The engine that has joined must leave, for this reason."""
+    """The engine that has joined must leave, for the given reason."""
 
     reason: str
 
@@ -104,7 +104,7 @@ class JoinRefused(PeerError):
 
 
 class LinkSocket(ProvenSocket):
-    """The connection until commands and events flow over it."""
+    """The connection between head and node until the engine has joined."""
 
     magic = b"WEFTDPL2"
 
@@ -117,11 +117,11 @@ class LinkSocket(ProvenSocket):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def detach(self) -> socket.socket:
-        """Returns a duplicate of the connection, which outlives this object."""
+        """Returns a duplicate of the connection's socket, which outlives this object."""
         return self._socket.dup()
 
     def join(self, secret: bytes, joining: Join) -> None:
-        """Joins as a node. Raises `JoinRefused` if trying again is of no use."""
+        """Joins the head as a node. Raises `JoinRefused` if the head would refuse another attempt too."""
         self.prove_as_client(secret)
         self.send(__version__)
         _check_version(self.receive(_VERSION))
@@ -132,7 +132,7 @@ class LinkSocket(ProvenSocket):
             raise kind(f"the head refuses: {verdict.refusal}")
 
     def meet(self, secret: bytes) -> Join:
-        """Meets a node as the head; the head's verdict must follow."""
+        """Receives a node's request to join, at the head; the caller then sends the head's verdict."""
         self.prove_as_server(secret)
         self.send(__version__)
         _check_version(self.receive(_VERSION))
@@ -140,19 +140,19 @@ class LinkSocket(ProvenSocket):
 
 
 def connect(link: LinkConfig, secret: bytes, joining: Join) -> socket.socket:
-    """Connects to the head and joins an engine; returns the connection. Blocks for some seconds at most."""
+    """Connects to the head and joins an engine; returns the connected socket. Blocks for at most a few seconds."""
     with LinkSocket(socket.create_connection((link.host, link.port), CONNECT_S)) as made:
         made.join(secret, joining)
         return made.detach()
 
 
 def read_link_secret(link: LinkConfig) -> bytes:
-    """Reads the secret that head and nodes share."""
+    """Returns the secret that head and nodes share, read from the file in `link`."""
     return read_secret_file("--data-parallel-secret-file", link.secret_path)
 
 
 def difference(ours: EngineConfig, theirs: EngineConfig) -> str | None:
-    """Describes the first setting that differs but must be equal for all engines; None if there is none."""
+    """Describes the first setting that differs although it must be equal for all engines; None if all are equal."""
     here, there = (dict(_flat("", msgspec.to_builtins(each))) for each in (ours, theirs))
     for name in sorted(here.keys() | there.keys()):
         if not _may_differ(name) and here.get(name) != there.get(name):

@@ -1,7 +1,8 @@
-"""`Node`: the engines of a machine without a server, each connected to the head.
+"""`Node`: the engines of a machine without a server; each engine is connected to the head node.
 
-An engine is a process, as beside a server; commands of the head and events of the engine are relayed unchanged.
-When the connection ends, the engine ends too, because nobody follows its requests any more; then both start again.
+An engine is a process, as with a server; the node relays commands of the head and events of the engine unchanged. When
+the connection ends, the node ends the engine too, because no server follows its requests any more. Then the node starts
+the engine and joins again.
 """
 
 import asyncio
@@ -37,11 +38,14 @@ from weft.engine.weights.weight_store import has_shared_weights
 
 log = logging.getLogger("weft.engine")
 
-_KILL_GRACE_S = 10.0  # after the drain timeout
+_KILL_GRACE_S = 10.0  # added to the drain timeout
 
 
 class Node:
-    """Made inside a running event loop. `run` serves until it is cancelled or `leave` has ended it."""
+    """The engines of one node. Made inside a running event loop.
+
+    `run` serves until it is cancelled or `leave` has ended it.
+    """
 
     def __init__(self, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> None:
         assert config.ranks is not None
@@ -57,7 +61,7 @@ class Node:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keeps all engines joined. Raises `ConfigError` with the reason if the head refuses one for good."""
+        """Keeps all engines joined. Raises a `ConfigError` with the reason if the head refuses an engine finally."""
         self._running = asyncio.create_task(self._keep_all())
         try:
             await self._running
@@ -66,7 +70,9 @@ class Node:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def leave(self, timeout_s: float) -> None:
-        """Has the head send no more requests, and gives open ones `timeout_s` to finish; then `run` returns."""
+        """Makes the head send no more requests, and gives running requests `timeout_s` seconds to finish; then `run`
+        returns.
+        """
         self._leaving.set()
         for channel in self._channels.values():
             channel.send(Leaving(timeout_s))
@@ -78,7 +84,7 @@ class Node:
         return await gather_all(self._keep(joining) for joining in self._joins)
 
     async def _keep(self, joining: Join) -> None:
-        """Joins, serves, and joins again, until the node leaves."""
+        """Joins an engine, serves, and joins again after each end, until the node leaves."""
         rank = joining.config.data_parallel_rank
         assert rank is not None
 
@@ -92,7 +98,7 @@ class Node:
         await keep(f"engine {rank}", run, None, log, sleep=sleep)
 
     async def _join(self, rank: int, joining: Join) -> str:
-        """Joins and serves until the head or the engine has ended; returns why."""
+        """Joins an engine and serves until the head or the engine has ended; returns the reason of the end."""
         try:
             connection = await asyncio.to_thread(connect, self._link, self._secret, joining)
             await self._serve(rank, await Channel.open(connection, FromHead), joining.config)
@@ -107,7 +113,7 @@ class Node:
         log.info("engine %d has joined the head", rank)
         self._channels[rank] = channel
         try:
-            if self._leaving.is_set():  # set while the engine was joining
+            if self._leaving.is_set():  # the node was told to leave while the engine was joining
                 return
             child = await launched(config, self._weights)
             try:
@@ -142,13 +148,13 @@ async def _relay(child: EngineChild, channel: Channel[FromHead]) -> None:
 
 
 def _pass_on(channel: Channel[FromHead], event: msgspec.Raw) -> None:
-    if channel.num_unsent > MAX_FRAME_BYTES:  # the head does not read
+    if channel.num_unsent > MAX_FRAME_BYTES:  # the head does not read the events
         channel.close()
     channel.send(event)
 
 
 async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None:
-    """Passes commands to the engine until the head disconnects."""
+    """Passes commands of the head to the engine until the head disconnects."""
     encoder = msgspec.msgpack.Encoder()
     async for command in channel.messages():
         if isinstance(command, Refused):

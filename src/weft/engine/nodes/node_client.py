@@ -1,4 +1,4 @@
-"""`NodeClient`: the client of an engine on another node, over the connection by which the engine joined."""
+"""`NodeClient`: the client of an engine on another node. It uses the connection by which the engine joined."""
 
 import asyncio
 
@@ -11,12 +11,13 @@ from weft.engine.ipc.messages import MAX_FRAME_BYTES, Command
 from weft.engine.nodes.link import Joined, Leaving, Refused
 from weft.text.tokenizer import Tokenizer
 
-_MAX_EVENTS = 32  # handled in one turn of the event loop
+_MAX_EVENTS = 32  # maximum number handled in one turn of the event loop
 
 
 class NodeClient(ApartClient):
-    """Client of an engine on another machine; made by `start_with`, inside a running event loop. The client ends
-    with the connection, and cannot be restarted.
+    """Client of an engine on another machine; made by `start_with`, inside a running event loop.
+
+    The client ends when the connection ends, and cannot be restarted.
     """
 
     def __init__(
@@ -37,18 +38,18 @@ class NodeClient(ApartClient):
         metrics: Metrics | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "NodeClient":
-        """Waits until the engine's model is loaded; see `ProcessClient.start`."""
+        """Waits until the engine's model is loaded. The arguments are those of `ProcessClient.start`."""
         client = cls(joined, tokenizer, metrics)
         await client._wait_loaded(on_loading)
         return client
 
     def refuse(self, reason: str) -> None:
-        """Tells the node that this engine cannot stay, and ends it."""
+        """Tells the node that its engine cannot stay, and ends the client."""
         self._channel.send(Refused(reason))
         self.shutdown()
 
     def _send(self, command: Command) -> None:
-        if self._channel.num_unsent > MAX_FRAME_BYTES:  # the node does not read
+        if self._channel.num_unsent > MAX_FRAME_BYTES:  # the node does not read the commands
             self._channel.close()
         self._channel.send(command)
 

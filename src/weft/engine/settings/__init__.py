@@ -1,1 +1,1 @@
-"""Settings of the engine that users give as JSON or numbers: parsed, checked, named in errors."""
+"""Settings of the engine that users give as JSON or numbers: parsing, checks, and errors that name the flag."""

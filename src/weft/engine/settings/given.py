@@ -1,4 +1,4 @@
-"""Reads values of flags: JSON, and numbers within bounds. Errors are `ConfigError`s that name the flag."""
+"""Reads the values of flags: JSON, and numbers within limits. Errors are `ConfigError`s that name the flag."""
 
 import math
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read_json(flag: str, given: Any, kind: type[T]) -> T:
-    """Decodes JSON as a `kind`; from Python a dict or a `kind` is accepted too."""
+    """Decodes a flag's JSON text as a `kind`; Python callers may also give a dict or a `kind`."""
     try:
         if isinstance(given, str):
             return msgspec.json.decode(given, type=kind)
@@ -26,7 +26,7 @@ def read_json(flag: str, given: Any, kind: type[T]) -> T:
 
 
 def check_between(name: str, value: int, low: int, high: int) -> None:
-    """Raises `ConfigError` if a number is not in [low, high]."""
+    """Raises a `ConfigError` that names `name` if `value` is not in [low, high]."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
 
@@ -40,7 +40,7 @@ def check_ms(name: str, value: float) -> None:
 def bounded(
     options: EngineOptions, name: str, most: int = INT32_MAX, *, default: int | None = None
 ) -> int:
-    """Returns the option's value, or its default for None; raises `ConfigError` below 1 and above `most`."""
+    """Returns the option's value, or its default if the value is None; raises `ConfigError` unless 1 to `most`."""
     chosen: int | None = getattr(options, name)
     if chosen is None:
         chosen = DEFAULTS[name] if default is None else default

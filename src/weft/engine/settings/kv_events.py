@@ -1,4 +1,4 @@
-"""`--kv-events-config`: from the user's value, with vLLM's fields, to the endpoint of cache events."""
+"""`--kv-events-config`: converts the user's value, with vLLM's fields, to the endpoint of cache events."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>\d{1,
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The user's value; the defaults are vLLM's, except `endpoint`, which is on loopback."""
+    """Fields of `--kv-events-config`; defaults are vLLM's, except `endpoint`, which is on loopback."""
 
     enable_kv_cache_events: bool = False
     publisher: Literal["zmq", "null"] | None = None
@@ -37,15 +37,16 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_kv_events(
     value: str | dict[str, Any] | None, environment: Mapping[str, str] = os.environ
 ) -> KvEventsConfig | None:
-    """Reads the setting; None disables publication. A `ConfigError` names the flag, the field and the allowed
-    values.
+    """Reads the setting; None disables publication.
+
+    Raises a `ConfigError` that names the flag, the field and the allowed values.
     """
     if value is None:
         return None
     given = read_json(FLAG, value, _Given)
     check_between(f"{FLAG}: buffer_steps", given.buffer_steps, 1, MAX_BUFFER_STEPS)
     check_between(f"{FLAG}: hwm", given.hwm, 1, MAX_QUEUED)
-    # The value has no effect here: a batch is sent with its step, and never queued.
+    # The value has no effect: a batch is sent with its step, and never queued.
     check_between(f"{FLAG}: max_queue_size", given.max_queue_size, 1, MAX_QUEUED)
     if len(given.topic.encode()) > MAX_TOPIC_BYTES:
         raise ConfigError(f"{FLAG}: topic must have at most {MAX_TOPIC_BYTES} bytes")
@@ -65,15 +66,16 @@ def read_kv_events(
 
 
 def at_rank(endpoint: str, rank: int) -> str:
-    """Returns the endpoint of a rank: the port plus the rank. An endpoint without a port is the same for every
-    rank.
+    """Returns the endpoint of a rank: the port plus the rank.
+
+    An endpoint without a port is the same for every rank.
     """
     found = _TCP.fullmatch(endpoint)
     return endpoint if found is None else f"tcp://{found['host']}:{int(found['port']) + rank}"
 
 
 def check_is_countable(config: KvEventsConfig) -> None:
-    """Rejects an endpoint that would be the same for every rank."""
+    """Raises `ConfigError` for an endpoint that would be the same for every rank."""
     bound = {"endpoint": config.endpoint if config.binds else None}
     for name, endpoint in {**bound, "replay_endpoint": config.replay_endpoint}.items():
         if endpoint is not None and at_rank(endpoint, 1) == endpoint:
@@ -84,9 +86,10 @@ def check_is_countable(config: KvEventsConfig) -> None:
 
 
 def _is_ours(endpoint: str) -> bool:
-    """True if the endpoint is bound, by vLLM's rule; False if it is the address of a subscriber to connect to.
+    """True if the publisher binds to the endpoint, by vLLM's rule; False if it connects to the endpoint of a
+    subscriber.
 
-    The name of a network interface, such as lo, is bound too.
+    The publisher also binds to the name of a network interface, such as lo.
     """
     found = _TCP.fullmatch(endpoint)
     if found is None or found["host"] == "*" or "::" in found["host"]:

@@ -1,4 +1,4 @@
-"""`--speculative-config`: from the user's value to the method of drafting, and the draft model."""
+"""`--speculative-config`: converts the user's value to the drafting method and the draft model."""
 
 import json
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from weft.model.spec import ModelSpec
 FLAG = "--speculative-config"
 MAX_DRAFT_TOKENS = 32
 MAX_LOOKUP_TOKENS = 64
-# vLLM's default if neither bound is given.
+# vLLM's default if neither `prompt_lookup_max` nor `prompt_lookup_min` is given.
 DEFAULT_LOOKUP_TOKENS = 5
 _MIN_DRAFT_LEN = 2
-# vLLM's names of the same method for model families.
+# vLLM's names for "mtp" in different model families.
 MTP_METHODS = (
     "mtp",
     "deepseek_mtp",
@@ -37,7 +37,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The user's value."""
+    """Fields of `--speculative-config`."""
 
     num_speculative_tokens: int
     method: str | None = None
@@ -52,13 +52,15 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft model, or an MTP head of the served model: found, checked and sized; its tokenizer is not read yet."""
+    """A draft model, or an MTP head of the served model, after its checks; its tokenizer is not read yet."""
 
     checkpoint: Checkpoint
     config: DraftModelConfig
 
     def check_vocabulary(self, target: Checkpoint) -> None:
-        """Rejects a draft model whose vocabulary differs from that of `target`, whose tokenizer has been read."""
+        """Raises `ConfigError` if the draft model's vocabulary differs from that of `target`, whose tokenizer has
+        been read.
+        """
         if self.config.is_mtp:
             return
         own = self.checkpoint.with_tokenizer()
@@ -76,9 +78,9 @@ class Draft:
 
 
 def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfig) -> Draft | None:
-    """Finds the draft model for `target`, which `compute` describes; None without a draft model.
+    """Finds the draft model for the model `target`; returns None without a draft model. `compute` is that of `target`.
 
-    Raises `ConfigError` that names the flag, and the fault of the flag or the model.
+    Raises a `ConfigError` that names the flag and what is wrong with the flag or the model.
     """
     if options.speculative_config is None:
         return None
@@ -96,8 +98,9 @@ def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfi
 def read_speculation(
     value: str | dict[str, Any] | None, draft: DraftModelConfig | None = None
 ) -> SpeculativeConfig | None:
-    """Reads the setting; None disables speculation. `draft` is the draft model that was found. A `ConfigError` names
-    the flag and the fault.
+    """Reads the setting; None disables speculative decoding. `draft` is the draft model that was found.
+
+    Raises a `ConfigError` that names the flag and what is wrong.
     """
     if value is None:
         return None

@@ -1,1 +1,1 @@
-"""The start of an engine: free memory, pool size, CPUs, and the resolved configuration."""
+"""The start of an engine: free memory, size of the KV pool, CPUs, and the resolved configuration."""

@@ -1,7 +1,6 @@
-"""`capacity_of`: how a fitted model uses memory, how many sequences it holds, and an upper bound of its speed on
-this machine.
+"""`capacity_of`: a model's use of memory, its number of sequences, and an upper bound of its speed on this machine.
 
-The model is not loaded for this: sizes come from the backends, rates are measured on the machine.
+The model is not loaded: the backends report sizes, and the machine's rates are measured.
 """
 
 from dataclasses import dataclass
@@ -13,16 +12,18 @@ from weft.engine.step.step_size import FLOAT_BYTES, element_bytes, row_bytes
 from weft.engine.weights.weight_store import has_shared_weights
 from weft.model.spec import ModelSpec
 
-# Resident memory of a process before the first request, without weights and pool (docs/memory.md).
+# Resident memory of a front process before the first request, without weights and pool (docs/memory.md).
 FRONT_BYTES = 83 << 20
 ENGINE_BYTES = 87 << 20
-# Length of sequences for which speeds and counts are reported.
+# Length of the sequences for which speeds and numbers of sequences are reported.
 USUAL_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Upper bounds of throughput, in tokens per second: of one answer, of `num_sequences` together, of prompts."""
+    """Upper bounds of throughput in tokens per second: of one answer, of `num_sequences` answers together, of
+    prompts.
+    """
 
     one_answer: float
     num_sequences: int
@@ -32,11 +33,12 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Memory in bytes, and counts of tokens and sequences. `step_bytes` are the activations of the largest step.
+    """Memory in bytes, and numbers of tokens and sequences. `step_bytes` are the activations of the largest step.
 
-    Values are per engine, of which there are `num_engines`. Exceptions: there are `num_copies` of the weights, and
-    `process_bytes` are of all engines together. The pool fits `num_full` sequences of the whole context, or
-    `num_usual` of `usual_tokens`; at most `max_num_seqs` run at once in either case.
+    Values are per engine, of which there are `num_engines`. Two values differ: `num_copies` is the number of copies of
+    the weights, and `process_bytes` is the memory of all engines' processes together. The pool holds `num_full`
+    sequences of the whole context, or `num_usual` sequences of `usual_tokens` tokens; at most `max_num_seqs` sequences
+    run at the same time in either case.
     """
 
     num_engines: int
@@ -65,14 +67,14 @@ class Capacity:
 
     @property
     def total_bytes(self) -> int:
-        """Memory of all engines together."""
+        """Memory of all engines together, in bytes."""
         engine = self.adapter_bytes + self.pool_bytes + self.state_pool_bytes + self.step_bytes
         weights = self.num_copies * (self.weight_bytes + self.draft_weight_bytes)
         return weights + self.num_engines * engine + self.process_bytes
 
 
 def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
-    """Returns the memory and capacity of `fitted`, with speeds if the machine's limits are given."""
+    """Returns the memory and capacity of a fitted model, with speeds if `roofline`, the machine's limits, is given."""
     config, card = fitted.config, fitted.checkpoint.card
     cache, scheduler, lora = config.cache_config, config.scheduler_config, config.lora_config
     draft = None if scheduler.speculation is None else scheduler.speculation.draft
@@ -115,7 +117,9 @@ def _num_sequences(config: EngineConfig, num_tokens: int) -> int:
 
 
 def _step_bytes(fitted: Fitted) -> int:
-    """Returns the bytes of rows that exist at once in a layer of the largest step, and of the logits at its end."""
+    """Returns the bytes of the rows that one layer of the largest step needs at the same time, and of the final
+    logits.
+    """
     spec, config = fitted.checkpoint.spec, fitted.config
     if not isinstance(spec, ModelSpec):
         return 0
@@ -125,10 +129,9 @@ def _step_bytes(fitted: Fitted) -> int:
 
 
 def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: int) -> Speed | None:
-    """Computes bounds from unavoidable work: each step reads every weight once, each token multiplies each weight
-    once.
+    """Returns bounds from unavoidable work: a step reads every weight once, a token multiplies every weight once.
 
-    Experts that a token does not use are not counted: the bound holds for tokens that all choose the same experts.
+    Experts that a token does not use are not counted: the bound is for tokens that all use the same experts.
     """
     card, spec = fitted.checkpoint.card, fitted.checkpoint.spec
     if not isinstance(spec, ModelSpec):

@@ -1,8 +1,8 @@
-"""`resolve`: turns the user's options, the model and the free memory into the configuration of an engine.
+"""`resolve`: computes the configuration of an engine from the user's options, the model and the free memory.
 
-It has no side effects, and reads only directories that the options name. Every refusal is a `ConfigError` of one
-line that names the flag, the number and what is allowed. A model that does not fit is refused with flags that would
-make it fit.
+The function has no side effects, and reads only directories that the options name. Every refusal is a `ConfigError` of
+one line that names the flag, the number and the allowed values. For a model that does not fit, the error suggests flags
+with which it fits.
 """
 
 import msgspec
@@ -56,9 +56,9 @@ MAX_LORA_RANK = 4096
 _POLICIES = ("fcfs", "priority")
 _POOLING_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
 _STATES_FLAG = "--mamba-block-size"
-# Default limit of the memory of all slots; two slots are always allowed.
+# Default limit of the memory of all state slots; two slots are always allowed.
 _USUAL_SLOT_BYTES = 4 << 30
-_LEAST_SLOTS = 2  # a sequence reads one snapshot and writes another slot
+_LEAST_SLOTS = 2  # a sequence reads one slot, a snapshot, and writes another slot
 
 
 def resolve(
@@ -69,9 +69,9 @@ def resolve(
     draft: DraftModelConfig | None = None,
     row_bytes: int = 0,
 ) -> EngineConfig:
-    """Decides open settings, and rejects impossible ones. A row of a step takes `row_bytes`.
+    """Returns the configuration with all open settings decided; raises `ConfigError` for impossible settings.
 
-    Engines of this machine share its threads, and the memory beside shared weights; others (`ranks`) get none.
+    A row of a step takes `row_bytes`. Engines of this machine share its threads and free memory; others get none.
     """
     size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
     num_engines = size if ranks is None else max(1, ranks.num_local)
@@ -139,7 +139,7 @@ def _cache_config(
 def _elastic_config(
     options: EngineOptions, compute: ComputeConfig, cache: CacheConfig, own_bytes: int
 ) -> ElasticConfig | None:
-    """Computes the memory of one more engine: `own_bytes`, which are not shared, and a pool."""
+    """Returns the settings for a changing number of engines: one more takes `own_bytes` and a pool."""
     if not options.enable_elastic_ep:
         return None
     engine_bytes = own_bytes + cache.num_blocks * cache.block_bytes
@@ -147,7 +147,7 @@ def _elastic_config(
 
 
 def _shared_bytes(options: EngineOptions, weight_bytes: int, compute: ComputeConfig) -> int:
-    """Returns the bytes that several engines share."""
+    """Returns the number of bytes of weights that several engines share."""
     return weight_bytes if _is_several(options) and shares_weights(compute) else 0
 
 
@@ -330,7 +330,7 @@ def _others(
     lora: LoraConfig | None,
     offloading: KvOffloadingConfig | None,
 ) -> dict[str, int]:
-    """Returns the users of memory beside the pool, in bytes."""
+    """Returns the users of memory besides the pool: name and bytes."""
     others = {"weights": weight_bytes}
     if lora is not None:  # the maximum number, each of the highest rank on every matrix
         of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
@@ -341,7 +341,7 @@ def _others(
 
 
 def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
-    """Rejects flags that one server alone cannot decide, and features that do not reach another machine."""
+    """Raises `ConfigError` for flags that do not work with ranks on other machines."""
     if ranks is None:
         return
     refused = {
@@ -367,7 +367,7 @@ def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
 def _states_config(
     options: EngineOptions, card: ModelCard, max_num_seqs: int, block_size: int, spare_bytes: int
 ) -> StateCacheConfig | None:
-    """Reserves a slot per running sequence and as many for snapshots, in at most half of the spare memory."""
+    """Returns the state slots: one per running sequence, and as many snapshots, in at most half the spare memory."""
     slot_bytes = card.state_bytes_per_slot
     if not slot_bytes:
         if options.mamba_block_size is not None:
@@ -385,7 +385,7 @@ def _states_config(
 
 
 def _pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
-    """Decides open settings of pooling; None for a model that generates text."""
+    """Returns the pooling settings with open ones decided; None for a model that generates text."""
     if card.pooling is None:
         if options.pooler_config is not None:
             raise ConfigError(

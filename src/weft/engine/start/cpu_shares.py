@@ -1,4 +1,4 @@
-"""Shares the CPUs of a machine among several engines: whole cores, if possible of one NUMA node."""
+"""Divides the CPUs of a machine among several engines: whole cores, if possible of one NUMA node."""
 
 import os
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def keep_to_own_cpus(config: EngineConfig) -> None:
-    """Pins this process and its future threads to the CPUs of its rank. No-op for a single engine."""
+    """Pins this process and its future threads to the CPUs of its rank. No effect for a single engine."""
     if config.data_parallel_rank is not None:
         keep_to(cpus_of(config))
 
 
 def cpus_of(config: EngineConfig) -> list[int]:
-    """Returns a rank's share of the CPUs of this process; empty if the system does not list them."""
+    """Returns a rank's part of this process's CPUs; empty if the system does not list CPUs."""
     assert config.data_parallel_rank is not None
     if not hasattr(os, "sched_getaffinity"):
         return []
@@ -33,23 +33,25 @@ def keep_to(cpus: list[int]) -> None:
     if not cpus:
         return
     for thread in _THREADS.iterdir():
-        with suppress(ProcessLookupError):  # the thread has ended meanwhile
+        with suppress(ProcessLookupError):  # the thread has ended since it was listed
             os.sched_setaffinity(int(thread.name), cpus)
 
 
 def share(cpus: list[int], rank: int, size: int) -> list[int]:
-    """Returns the CPUs of a rank; if there are fewer CPUs than ranks, ranks share a CPU."""
+    """Returns the CPUs of one rank out of `size`; if there are fewer CPUs than ranks, several ranks use the same
+    CPU.
+    """
     own = cpus[rank * len(cpus) // size : (rank + 1) * len(cpus) // size]
     return own or [cpus[rank * len(cpus) // size]]
 
 
 def in_order(cpus: Iterable[int], system: Path = _SYSTEM) -> list[int]:
-    """Sorts CPUs so that those of a NUMA node, a socket and a core are adjacent."""
+    """Sorts CPUs so that the CPUs of a NUMA node, of a socket and of a core are adjacent."""
     return sorted(cpus, key=lambda cpu: (*_place(system / "cpu" / f"cpu{cpu}"), cpu))
 
 
 def _place(cpu: Path) -> tuple[int, int, int]:
-    """Returns NUMA node, socket and core; 0 for values that the system does not report."""
+    """Returns NUMA node, socket and core of a CPU; 0 for values that the system does not report."""
     nodes = [int(found.name[4:]) for found in cpu.glob("node[0-9]*")]
     return (
         min(nodes, default=0),

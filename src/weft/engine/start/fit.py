@@ -1,4 +1,4 @@
-"""`fit`: decides all settings of an engine for a model that was found, and for this machine."""
+"""`fit`: decides all settings of an engine for a model, within the limits of this machine."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ class Fitted:
     """A checked model that fits into memory; its weights are not read yet.
 
     Before `with_tokenizer` the configuration lacks special tokens; an engine process does not need them, because
-    requests carry them.
+    requests contain them.
     """
 
     checkpoint: Checkpoint
@@ -32,8 +32,9 @@ class Fitted:
     draft: Draft | None = None
 
     def with_tokenizer(self) -> "Fitted":
-        """Adds the tokenizer's special tokens; `ConfigError` if the tokenizer does not match the model or the draft
-        model.
+        """Returns the model with the special tokens of its tokenizer in the configuration.
+
+        Raises `ConfigError` if the tokenizer does not match the model or the draft model.
         """
         checkpoint = self.checkpoint.with_tokenizer()
         if self.draft is not None:
@@ -56,7 +57,9 @@ def find_and_fit(
     on_bytes: OnBytes | None = None,
     ranks: RanksConfig | None = None,
 ) -> Fitted:
-    """Finds and checks the model of these options, and decides open settings: see `find_model` and `fit`."""
+    """Finds and checks the model that the options name, and decides open settings, as `find_model` and `fit`
+    describe.
+    """
     checkpoint = find_model(
         options.model,
         revision=options.revision,
@@ -75,11 +78,11 @@ def fit(
     is_shared: bool = False,
     ranks: RanksConfig | None = None,
 ) -> Fitted:
-    """Decides all open settings; a `ConfigError` names the option that cannot be met, or says that the model does
-    not fit.
+    """Decides all open settings of an engine for a checkpoint.
 
-    With `is_shared` a single engine runs in this process, not in its own. If `ranks` has no engine on this machine,
-    its memory is not a limit.
+    Raises a `ConfigError` that names the option that cannot be met, or that says that the model does not fit. With
+    `is_shared` a single engine runs in this process, not in its own. If `ranks` has no engine on this machine, this
+    machine's memory is not a limit.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]

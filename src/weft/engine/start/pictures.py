@@ -1,4 +1,4 @@
-"""Decides how an engine takes pictures: from flags and the model's files to a configuration, or a refusal by name."""
+"""Decides whether and how an engine processes pictures, from flags and the model's files."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -29,7 +29,7 @@ _FIELDS = ("allowed_media_domains", "allowed_local_media_path")
 
 
 def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard) -> EngineConfig:
-    """Returns the configuration with what it says of pictures; raises `ConfigError` for flags without effect."""
+    """Returns the configuration with its settings for pictures; raises `ConfigError` for flags without effect."""
     max_images = _max_images(options)
     output_bytes = _output_bytes(options, card)
     if card.pictures is None:
@@ -53,7 +53,7 @@ def _of_pictures(flag: str, card: ModelCard) -> ConfigError:
 
 
 def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
-    """Returns the memory for outputs of the tower in an engine."""
+    """Returns the memory in bytes for cached outputs of the vision tower in an engine."""
     size = options.mm_processor_cache_gb
     if not 0 <= size <= _MAX_CACHE_GB:
         raise ConfigError(
@@ -63,13 +63,16 @@ def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
 
 
 def tower_memory(options: EngineOptions, card: ModelCard) -> dict[str, int]:
-    """Returns the memory for outputs of the tower, by its name in messages."""
+    """Returns the memory in bytes for cached outputs of the vision tower, by its name in error messages."""
     num_bytes = _output_bytes(options, card)
     return {"outputs of the tower": num_bytes} if num_bytes else {}
 
 
 def open_preparer(config: EngineConfig, tokenizer: Tokenizer) -> ItemPreparer | None:
-    """Returns the preparer for the model; None if the engine computes no pictures. Used by one event loop."""
+    """Returns the object that prepares pictures for the model; None if the engine computes no pictures.
+
+    The object is for use on one event loop.
+    """
     if config.pictures_config is None:
         return None
     return PicturePreparer(
@@ -81,7 +84,7 @@ def _config(
     options: EngineOptions, card: PictureCard, config: EngineConfig, num_bytes: int
 ) -> PicturesConfig:
     domains = tuple(options.allowed_media_domains or ())
-    MediaSources.of(domains, options.allowed_local_media_path)  # refuses what is invalid
+    MediaSources.of(domains, options.allowed_local_media_path)  # raises for invalid values
     return PicturesConfig(
         settings=card.settings,
         tokens=card.tokens,
@@ -105,7 +108,7 @@ def _with_media(config: EngineConfig, media: MediaConfig) -> EngineConfig:
 
 
 def _refusal(config: EngineConfig) -> str | None:
-    """Returns why an engine with this configuration takes no pictures; None if it takes them."""
+    """Returns why an engine with this configuration accepts no pictures; None if it accepts pictures."""
     reasons = {
         "pictures are not supported with --compute gpu yet": config.compute_config is not None
         and config.compute_config.compute == "gpu",
@@ -121,7 +124,7 @@ def _refusal(config: EngineConfig) -> str | None:
 
 
 def _max_images(options: EngineOptions) -> int | None:
-    """Returns the given number of pictures; None without one."""
+    """Returns the user's maximum number of pictures per prompt; None if the user set none."""
     given = read_json(_LIMIT, options.limit_mm_per_prompt or {}, dict[str, Any])
     counts = {name: _count(name, value) for name, value in given.items()}
     for name in ("video", "audio"):

@@ -1,4 +1,4 @@
-"""Size of the KV pool in blocks: demand, available memory, and advice if the demand does not fit."""
+"""Size of the KV pool in blocks: the demand, the available memory, and advice if the demand exceeds the memory."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from weft.core.observe.readable import format_bytes
 from weft.core.values.declare import INT32_MAX, INT64_MAX
 from weft.engine.settings.given import bounded
 
-# The pool is no larger than this by default, unless one sequence of full length needs more.
+# Maximum default size of the pool, unless one sequence of full length needs more.
 DEFAULT_POOL_BYTES = 4 << 30
-MIN_MODEL_LEN = 2  # one token in, one token out
+MIN_MODEL_LEN = 2  # one prompt token and one output token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The sequences that the pool must hold, and the memory that is available for it."""
+    """The sequences that the KV pool must hold, and the memory that is available for the pool."""
 
     max_model_len: int
     max_num_seqs: int
@@ -29,17 +29,17 @@ class Demand:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Blocks of one sequence of full length."""
+        """Number of blocks that one sequence of full length takes."""
         return -(-self.max_model_len // self.block_size)
 
     @property
     def other_bytes(self) -> int:
-        """Bytes used beside the pool."""
+        """Bytes that other users of memory take, besides the pool."""
         return sum(self.others.values())
 
     @property
     def takers(self) -> str:
-        """Names of the other users of memory, for messages."""
+        """Names of the other users of memory, for error messages."""
         return " and ".join(self.others)
 
     @property
@@ -50,12 +50,12 @@ class Demand:
 
     @property
     def limit_bytes(self) -> int:
-        """Maximum bytes for the pool: all memory that is left."""
+        """Maximum bytes for the pool: all memory that the other users leave."""
         return self.free_bytes - self.other_bytes
 
 
 def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
-    """Returns the number of blocks: the user's, or as many as the memory has room for.
+    """Returns the number of blocks of the pool: the user's number, or as many as fit into the memory.
 
     Raises `ConfigError` if the memory does not hold this pool, or the pool does not hold one sequence of the maximum
     length.
@@ -78,7 +78,7 @@ def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
 
 
 def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
-    """Returns the user's size of the pool in blocks; None if it is not set."""
+    """Returns the user's size of the pool in blocks; None if the user sets no size."""
     if options.kv_cache_bytes is None:
         if options.num_gpu_blocks_override is None:
             return None
@@ -98,7 +98,7 @@ def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
 
 
 def _default_blocks(demand: Demand) -> int:
-    """Returns blocks for all sequences at full length, limited by the budget and the default size."""
+    """Returns the number of blocks for all sequences at full length, at most the budget and the default size."""
     wanted = demand.blocks_per_sequence * demand.max_num_seqs
     if demand.block_bytes == 0:
         return min(wanted, INT32_MAX // demand.block_size)
@@ -116,7 +116,7 @@ def _most_blocks(demand: Demand, num_bytes: int) -> int:
 
 
 def _too_large(demand: Demand, num_blocks: int) -> str:
-    """Describes the size of the pool and suggests two sets of flags that fit the memory."""
+    """Returns an error message with the size of the pool, and two sets of flags that fit the memory."""
     most = _most_blocks(demand, demand.limit_bytes)
     least = demand.blocks_per_sequence
     remedies = _remedies(demand, most, least * demand.block_bytes)
@@ -131,7 +131,7 @@ def _too_large(demand: Demand, num_blocks: int) -> str:
 
 
 def _too_small(demand: Demand, num_blocks: int) -> str:
-    """Explains that the pool does not hold one sequence, and suggests two sets of flags that work."""
+    """Returns an error message that the pool does not hold one sequence, and two sets of flags that work."""
     needed = demand.blocks_per_sequence * demand.block_bytes
     message = (
         f"the KV pool is too small for one sequence: --max-model-len {demand.max_model_len} needs "
@@ -170,7 +170,7 @@ def _pool_flag(demand: Demand, num_blocks: int) -> str:
 
 
 def _size(demand: Demand, num_blocks: int) -> str:
-    """Formats that many blocks in MiB; in a smaller unit if rounding up to MiB would exceed the limit."""
+    """Formats the size of blocks in MiB; in a smaller unit if rounding up to MiB would exceed the limit."""
     num_bytes = num_blocks * demand.block_bytes
     for shift, unit in ((20, "MiB"), (10, "KiB")):
         count = -(-num_bytes >> shift)

@@ -1,1 +1,1 @@
-"""The end of a step: sampling, pooling, and how large a step may be."""
+"""The last part of a step, sampling or pooling, and the limits on the size of a step."""

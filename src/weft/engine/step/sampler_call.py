@@ -1,4 +1,4 @@
-"""`SamplerCall`: samples the tokens and logprobs of many sequences in one call, and returns a result for each."""
+"""`SamplerCall`: samples tokens and logprobs of many sequences in one call, with one result for each sequence."""
 
 import logging
 from collections.abc import Sequence as Seq
@@ -32,7 +32,9 @@ INTERNAL_ERROR = FailedRow(error="internal error while sampling")
 
 @dataclass(slots=True)
 class Score:
-    """Logprobs of a row: of the `given` tokens, of the chosen token if there is one, and of the `num_best` best."""
+    """Logprobs to compute of a row: of the `given` tokens, of the chosen token if there is one, and of the
+    `num_best` best.
+    """
 
     row: int
     given: Seq[int]
@@ -43,9 +45,9 @@ _NO_CHANGE = Choice()
 
 
 class Wanted(msgspec.Struct, eq=False):
-    """Sampling work of one sequence: a token from `row`, its score, and scores of prompt rows.
+    """Sampling work for one sequence: a token from `row`, the token's logprobs, and logprobs of prompt rows.
 
-    With a `failure` nothing is sampled; only NaN and infinity in the row are still detected.
+    With a `failure` no token is sampled; only NaN and infinity in the row are still detected.
     """
 
     request: Request
@@ -57,8 +59,9 @@ class Wanted(msgspec.Struct, eq=False):
 
 
 class SamplerCall:
-    """One sampler call for all sequences; it may be computed only when `results` is called. One sequence's failure
-    does not affect others.
+    """One sampler call for all sequences of a step. A failure of one sequence does not affect the others.
+
+    The call may be computed as late as `results` is called.
     """
 
     def __init__(
@@ -74,24 +77,22 @@ class SamplerCall:
         self._logits = logits
         self._wanted = wanted
         self._mode = mode
-        # Failures are logged at level debug: the step's own sampling meets them again
+        # Failures are logged at level debug: the step's own sampling fails in the same way.
         self._is_draft = is_draft
         self._sampled: Sampled | None
         try:
             self._sampled = self._sample(wanted)
-        except Exception:  # the failing sequence is found when each is sampled alone
+        except Exception:  # sampling each sequence alone finds the failing sequence
             log.debug("a call for all rows failed", exc_info=True)
             self._sampled = None
 
     @property
     def device_token_ids(self) -> Any:
-        """See `Sampled`: a token for each sequence that samples one, in their order."""
+        """The sampled tokens on the device, in the order of the sequences that sample one; see `Sampled`."""
         return None if self._sampled is None else self._sampled.device_token_ids
 
     def results(self) -> list[Result]:
-        """Returns a result for each sequence. A failure on a device is raised: a later step may have used its
-        tokens.
-        """
+        """Returns one result per sequence. Raises a failure of the device: a later step may have used its tokens."""
         if self._sampled is not None:
             try:
                 return _results(self._wanted, self._sampled.result())
@@ -110,7 +111,7 @@ class SamplerCall:
     def _result_alone(self, wanted: Wanted) -> Result:
         try:
             [result] = _results([wanted], self._sample([wanted]).result())
-        except Exception:  # ends this request only
+        except Exception:  # ends only this request
             message, request_id = "sampling failed: request_id=%s", wanted.request.request_id
             extra = of_request(request_id, wanted.request.trace_headers)
             if self._is_draft:
@@ -125,7 +126,7 @@ def _to_choices(wanted: Seq[Wanted]) -> Choices:
     rows: list[int] = []
     choices: list[Choice] = []
     scores: list[Score] = []
-    scored: list[int] = []  # the choice of each score
+    scored: list[int] = []  # index of each score's choice
     for one in wanted:
         if one.prompt_scores:
             scores += one.prompt_scores
@@ -149,7 +150,7 @@ def _to_scoring(scores: list[Score], choices: list[int]) -> Scoring:
 
 
 def _results(wanted: Seq[Wanted], outcome: Outcome) -> list[Result]:
-    """Returns the result of each sequence, in the order of `_to_choices`."""
+    """Returns the result of each sequence. The sampler's outcome is in the order of `_to_choices`."""
     tokens = zip(outcome.token_ids.tolist(), outcome.is_finite.tolist(), strict=True)
     scores = iter(() if outcome.scores is None else outcome.scores.rows())
     results: list[Result] = []

@@ -1,7 +1,7 @@
 """Builds the `Choice` of a sequence's next token from its request, its output and its drafts.
 
-Noise is a pure function of (seed, output position, token id), not of a random stream: so a seeded answer does not
-depend on batching, chunking, preemption or masks. The mixing function is the 64-bit finaliser of SplitMix64.
+Random numbers are a pure function of (seed, output position, token id), not of a random stream: so a seeded answer does
+not depend on batching, chunking, preemption or masks. The mixing function is the 64-bit finaliser of SplitMix64.
 """
 
 from collections.abc import Sequence as Seq
@@ -13,7 +13,7 @@ from weft.compute.protocols.sampler import Choice, Choices, reads_output, reads_
 from weft.core.values.params import PARAMETERS
 from weft.engine.scheduling.sequence import Sequence
 
-# Numbers of `SamplingParams` that `Choice` has under the same names.
+# Numeric fields of `SamplingParams` that `Choice` has under the same names.
 _NUMBERS = tuple(
     name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
 )
@@ -24,7 +24,7 @@ _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def next_choice(sequence: Sequence, drafted: Seq[int] = ()) -> Choice:
-    """Returns the choice of the next token, or of the token after the `drafted` ones, which follow no grammar.
+    """Returns the choice of the next token, or of the token after the `drafted` tokens, which no grammar constrains.
 
     Raises `GrammarFailed` if the grammar allows no further token.
     """
@@ -42,7 +42,7 @@ def to_choice(
     mask: Words | None = None,
     forced_token_id: int | None = None,
 ) -> Choice:
-    """Returns the choice of the next token, as if the `drafted` tokens were output already."""
+    """Returns the choice of the next token, as if the `drafted` tokens were already output."""
     params = sequence.params
     position = sequence.num_output_tokens + len(drafted)
     forbidden_ends = early_ends(sequence, position)
@@ -64,7 +64,7 @@ def to_choice(
 
 
 def plain_choices(sequences: Seq[Sequence]) -> Choices:
-    """Returns the next choices of plain sequences that have one row each, as `to_choice` has them."""
+    """Returns the next choices of plain sequences with one row each, equal to those of `to_choice`."""
     temperatures = [sequence.temperature for sequence in sequences]
     keys = [_plain_key(sequence, sequence.num_output_tokens) for sequence in sequences]
     return Choices(
@@ -75,7 +75,7 @@ def plain_choices(sequences: Seq[Sequence]) -> Choices:
 
 
 def bad_ends(sequence: Sequence, drafted: Seq[int] = ()) -> list[int]:
-    """Returns the tokens that would complete a bad word now; only output tokens count."""
+    """Returns the tokens that would now complete a bad word; only output tokens count for bad words."""
     words = sequence.request.bad_token_ids
     longest = max(map(len, words), default=1) - 1
     begin = max(sequence.num_prompt_tokens, sequence.num_tokens - longest)
@@ -89,7 +89,7 @@ def bad_ends(sequence: Sequence, drafted: Seq[int] = ()) -> list[int]:
 
 
 def early_ends(sequence: Sequence, position: int) -> list[int]:
-    """Returns the tokens that would end the answer too early at this position of the output."""
+    """Returns the tokens that would end the answer before `min_tokens`, at this position of the output."""
     params = sequence.params
     if position < params.min_tokens:
         return [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())]
@@ -103,7 +103,7 @@ def _plain_key(sequence: Sequence, position: int) -> int:
 
 
 def noise_key(seed: int, position: int) -> int:
-    """Returns the 64-bit noise key of one output position; keys of other positions differ."""
+    """Returns the 64-bit random key of one output position; keys of different positions differ."""
     return _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
 
 

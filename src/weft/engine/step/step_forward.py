@@ -1,4 +1,4 @@
-"""`StepForward`: computes the rows of a plan; chosen at the start."""
+"""`StepForward`: computes the rows of a plan. The engine chooses its implementation at the start."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -13,14 +13,17 @@ from weft.engine.weights.engine_model import EngineModel
 
 
 class StepForward(Protocol):
-    """The model alone, or a drafter that wraps the model's steps."""
+    """Computes steps: the model alone, or a drafter that wraps the model."""
 
     def forward(self, plan: Plan) -> Rows:
-        """Computes the step, or launches it: see `Runner`."""
+        """Computes the rows of a plan, or launches the computation; `Runner` describes both."""
 
 
 class ModelForward:
-    """Forward pass of the model with its tower, without a drafter. The model's runner changes with a sleep."""
+    """Forward pass of the model and its vision tower, without a drafter.
+
+    The model's runner is replaced after a sleep.
+    """
 
     def __init__(
         self, model: EngineModel, block_size: int, pictures: PicturesConfig | None = None
@@ -39,7 +42,7 @@ class ModelForward:
     def forward_after(
         self, plan: Plan, sampled_places: Mapping[Sequence, int], device_token_ids: Any
     ) -> Rows:
-        """Launches a plan whose pending tokens are at these places in the sampled tokens of the step before."""
+        """Launches a plan whose pending tokens are the previous step's sampled tokens at `sampled_places`."""
         runner: object = self._model.runner
         assert isinstance(runner, AsyncRunner), "the runner must implement AsyncRunner"
         batch = plan.to_batch(self._block_size, sampled_places)
@@ -48,7 +51,7 @@ class ModelForward:
         return runner.forward_after(batch, device_token_ids)
 
     def wait(self, rows: Rows) -> None:
-        """Waits until the step that returned these rows is computed."""
+        """Waits until the step that returned these rows has been computed."""
         runner: object = self._model.runner
         assert isinstance(runner, AsyncRunner), "the runner must implement AsyncRunner"
         runner.wait(rows)

@@ -1,4 +1,4 @@
-"""`StepPooler`: turns a step's hidden states into the results of the prompts that end in it."""
+"""`StepPooler`: computes the pooling results of the prompts that end in a step from the step's hidden states."""
 
 import itertools
 import logging
@@ -20,12 +20,12 @@ _NOT_NUMBERS = "the model produced hidden states that are not numbers"
 
 @dataclass(frozen=True, slots=True)
 class StepPooler:
-    """Collects the rows of every entry on the host; finishes entries that reach the end of their prompt."""
+    """Collects each prompt's hidden states on the host, and pools those of prompts that end in the step."""
 
     pooler: Pooler
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """Yields all results as one part."""
+        """Yields the results of all prompts that end in the step, as one part."""
         yield plan, _pool(np.asarray(rows), plan, self.pooler)
 
 
@@ -43,7 +43,7 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
     request = entry.sequence.request
     assert request.pooling is not None
     assert request.pooling_kind is not None
-    # A preempted sequence starts again with empty rows.
+    # A preempted sequence starts again without collected rows.
     collected = entry.sequence.collected if entry.start else None
     collected = collected or Collected(request.pooling_kind)
     if len(rows):
@@ -52,7 +52,7 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
         return PooledRow(collected)
     try:
         result = pooler.finish(collected.result(), request.pooling)
-    except Exception:  # ends this request only
+    except Exception:  # ends only this request
         extra = of_request(request.request_id, request.trace_headers)
         log.exception("pooling failed: request_id=%s", request.request_id, extra=extra)
         return FailedRow(error="internal error while pooling")

@@ -1,15 +1,15 @@
-"""`StepSampler`: turns a step's logits into tokens and logprobs, with one backend call for all rows.
+"""`StepSampler`: samples tokens and logprobs from a step's logits, with one backend call for all rows.
 
-Each row is handled alone and in full, so it cannot depend on the other rows. The order of transformations is the
-usual one: masks, bias, penalties, then temperature, min-p, top-k, top-p, then the draw. Logprobs are of the model's
-own logits, before all that, unless the engine's mode says otherwise; tokens that a grammar forbids have no
-probability in any mode.
+Each row is processed completely and alone, so it cannot depend on the other rows. The order of transformations is the
+usual one: masks, bias, penalties, then temperature, min-p, top-k, top-p, then the random choice. Logprobs are of the
+model's own logits, before all transformations, unless the engine's mode says otherwise; tokens that a grammar forbids
+have no probability in any mode.
 
-A drafted token's row was computed as if the draft were accepted. Its token is chosen in the same call and in the
-same way, with penalties, noise and ends as if the drafts before it were output. Each sequence is committed token by
-token, and continues with its next row as long as it chose the drafted token. If a grammar or open reasoning follows
-the output, a row is sampled only when the token before it is committed. So every bit of the answer equals that of
-steps with one token.
+The row of a draft token was computed as if the draft were accepted. Its token is chosen in the same call and in the
+same way, with penalties, random numbers and ends as if the earlier drafts were output. Each sequence is committed token
+by token, and continues with its next row as long as it chose the draft token. If a grammar or open reasoning follows
+the output, a row is sampled only when the token before it is committed. So every bit of the answer equals that of steps
+with one token.
 """
 
 import logging
@@ -44,7 +44,7 @@ class StepSampler:
         return StepSample(self, rows, plan).parts() if results is None else iter([(plan, results)])
 
     def start(self, rows: Rows, plan: Plan) -> "StepSample":
-        """Starts sampling all rows that can be sampled before any token is known."""
+        """Starts to sample all rows that can be sampled before any token is known."""
         return StepSample(self, rows, plan)
 
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
@@ -53,8 +53,10 @@ class StepSampler:
         return results
 
     def _plain_results(self, rows: Rows, plan: Plan) -> list[Result] | None:
-        """Returns the results of a plan that only draws a token from each row as it is; None for any other plan, and
-        if the call fails: then `StepSample` finds the sequence whose fault it is.
+        """Returns the results of a plan that only samples a token from each unchanged row.
+
+        Returns None for any other plan, and if the call fails: then `StepSample` finds the sequence that caused the
+        failure.
         """
         if not plan.entries or not all(map(_is_plain, plan.entries)):
             return None
@@ -81,11 +83,11 @@ class StepSample:
 
     @property
     def device_token_ids(self) -> Any:
-        """See `Sampled`: a token for each sampled row, in row order."""
+        """The sampled tokens on the device, in row order; see `Sampled`."""
         return self._call.device_token_ids
 
     def parts(self) -> Iterator[Part]:
-        """Yields the results of the plan, then of accepted drafts, one token of each sequence at a time."""
+        """Yields the results of the plan, then those after accepted drafts, each time one token per sequence."""
         results = self._call.results() if self._plan.entries else []
         count = len(self._plan.entries)
         yield self._plan, results[:count]
@@ -102,8 +104,9 @@ class StepSample:
             depth += 1
 
     def _want_all(self) -> list[Wanted]:
-        """Returns the work for each entry, then for each draft row that can be sampled before the draft is known to
-        be right.
+        """Returns the sampling work for each entry, then for each draft row that can be sampled in advance.
+
+        A row can be sampled in advance if its choice does not depend on whether the draft before it is accepted.
         """
         wanted: list[Wanted] = []
         row = 0
@@ -137,7 +140,7 @@ class StepSample:
     ) -> None:
         one.row = row
         if sequence.status is not SequenceStatus.RUNNING:
-            return  # the sequence has ended since the step was launched: this token is dropped
+            return  # the sequence has ended since the launch of the step: this token is dropped
         try:
             one.choice = next_choice(sequence, drafted)
             if sequence.params.logprobs is not None:
@@ -146,7 +149,7 @@ class StepSample:
                 one.score = Score(row, given or (), num_best)
         except GrammarFailed as failure:
             one.failure = FailedRow(error=failure.in_answer)
-        except Exception:  # ends this request only
+        except Exception:  # ends only this request
             request = sequence.request
             extra = of_request(request.request_id, request.trace_headers)
             log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)
@@ -167,7 +170,7 @@ class StepSample:
 
 
 def _is_plain(entry: PlannedRows) -> bool:
-    """True if the entry has one row of logits, and its token is drawn from the row as it is."""
+    """True if the entry has one row of logits, and its token is sampled from the unchanged row."""
     if not entry.samples or entry.num_leading or entry.draft_token_ids:
         return False
     sequence = entry.sequence
@@ -175,7 +178,7 @@ def _is_plain(entry: PlannedRows) -> bool:
 
 
 def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
-    """Returns the scores of the prompt tokens that follow each leading row."""
+    """Returns the logprobs to compute of the prompt tokens that follow each of the entry's leading rows."""
     num_best = entry.sequence.params.prompt_logprobs
     assert num_best is not None, "leading rows are wanted for their scores"
     first = entry.start + 1
@@ -185,21 +188,23 @@ def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """A sequence, its drafts, and the row where the logits of the drafts begin."""
+    """A sequence with its drafts, and the row where the logits of the drafts begin."""
 
     sequence: Sequence
     draft_token_ids: tuple[int, ...]
     first_row: int
-    # Result of the row after each draft, as far as known.
+    # Result of the row after each draft, as far as it is known.
     results: list[Result] = field(default_factory=list)
 
     @property
     def is_foreseen(self) -> bool:
-        """True if the choice after a draft depends on the drafts alone, not on a grammar or reasoning state."""
+        """True if the choice after a draft depends only on the drafts, not on the state of a grammar or of
+        reasoning.
+        """
         return self.sequence.grammar is None and self.sequence.reasoning is None
 
     def is_right(self, depth: int) -> bool:
-        """True if the token just committed equals the draft at `depth`, and the sequence still runs."""
+        """True if the token that was just committed equals the draft at `depth`, and the sequence has not ended."""
         if self.sequence.status is not SequenceStatus.RUNNING or depth >= len(self.draft_token_ids):
             return False
         return self.sequence.token_ids[-1] == self.draft_token_ids[depth]

@@ -1,4 +1,4 @@
-"""Limits of a step: number of rows, memory of these rows, and time."""
+"""Limits of a step: the number of rows, the memory of these rows, and the time."""
 
 from weft.core.config.defaults import DEFAULT_TARGET_ITL_MS, DEFAULTS, MOST_ROWS
 from weft.core.config.engine import ComputeConfig
@@ -12,7 +12,7 @@ from weft.model.spec import ModelSpec
 # Share of the free memory that a step's rows may take if the user does not set their number.
 _SHARE = 1 / 32
 FLOAT_BYTES = 4
-MAX_ROWS = 1 << 20  # limit of the core
+MAX_ROWS = 1 << 20  # limit of the native core
 
 
 def step_sizes(
@@ -49,10 +49,10 @@ def step_sizes(
 def _most_rows(
     options: EngineOptions, compute: ComputeConfig, free_bytes: int, row_bytes: int
 ) -> int:
-    """Returns the largest useful number of rows: the more rows share one read of the weights, the better."""
+    """Returns the largest useful number of rows: more rows share each read of the weights."""
     least = DEFAULTS["max_num_batched_tokens"]
     if compute.compute == "reference":
-        return least  # this backend keeps the attention scores of a whole prompt in memory
+        return least  # this backend stores the attention scores of a whole prompt
     if options.kv_transfer_config is not None:
         return least  # a prompt can be fetched while it is computed: smaller steps hand over blocks earlier
     most = MOST_ROWS
@@ -62,7 +62,7 @@ def _most_rows(
 
 
 def row_bytes(checkpoint: Checkpoint) -> int:
-    """Returns the peak bytes per row of a step; 0 for a model that computes nothing."""
+    """Returns the peak bytes per row of a step; 0 for a model without computation."""
     spec = checkpoint.spec
     if not isinstance(spec, ModelSpec):
         return 0
@@ -82,10 +82,10 @@ def row_bytes(checkpoint: Checkpoint) -> int:
     convolved = max((one.conv_size for one in recurrences), default=0)
     row = FLOAT_BYTES * (spec.hidden_size + wide + convolved)
     row += element * (spec.hidden_size + 2 * mixed + inner)
-    if latent is not None:  # queries or values of all heads; and the compressed queries
+    if latent is not None:  # queries or values of all heads, and the compressed queries
         of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
         row += element * (of_heads + (latent.query_rank or 0))
-    if experts:  # each expert of a row has an input, an inner vector and an output
+    if experts:  # for each expert, a row has an input, an inner vector and an output
         of_expert = (element + FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
         row += experts[0].per_token * of_expert
     return row

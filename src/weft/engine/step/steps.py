@@ -1,12 +1,12 @@
-"""Order of the parts of a step: `StepsInTurn` or `StepsAhead`, chosen at the start.
+"""Order of the parts of a step: `StepsInTurn` or `StepsAhead`, chosen at the start of the engine.
 
-`StepsInTurn` computes a step, samples its tokens and commits them before it plans the next.
+`StepsInTurn` computes a step, samples its tokens and commits them before it plans the next step.
 
-`StepsAhead` is for a backend that computes while the host continues (`AsyncRunner`). While step N is in flight,
-with its sampling launched after it, step N + 1 is planned and launched, with tokens that only the device knows.
-Then the tokens of N are awaited and committed, and the sampling of N + 1 is launched with the state that these
-tokens have changed. So masks, penalties, bad words and ends equal those of steps in turn. A sequence that ends with
-N has a row in N + 1 whose result is dropped. A command that changes anything but requests calls `drain` first.
+`StepsAhead` is for a backend that computes while the host continues (`AsyncRunner`). While step N and its sampling are
+in flight, step N + 1 is planned and launched, with tokens that only the device knows. Then the tokens of step N are
+awaited and committed, and the sampling of step N + 1 is launched with the state that these tokens have changed. So
+masks, penalties, bad words and ends equal those of steps in turn. A sequence that ends with step N has a row in step N
++ 1 whose result is dropped. A command that changes anything other than requests calls `drain` first.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,41 +28,41 @@ Lap = Callable[..., None]
 
 
 class Steps(Protocol):
-    """Runs steps; the engine's thread owns it."""
+    """Runs steps; owned by the engine's thread."""
 
-    lap: Lap  # called at the end of each part
+    lap: Lap  # called at the end of each part of a step
 
     @property
     def is_in_flight(self) -> bool:
-        """True if a step was launched and is not committed."""
+        """True if a step was launched but not yet committed."""
 
     def turn(self) -> list[SequenceOutput]:
-        """Does the work of one step; returns the outputs of sequences."""
+        """Does the work of one step; returns the outputs of its sequences."""
 
     def drain(self) -> list[SequenceOutput]:
         """Commits the step in flight, if there is one."""
 
 
 class Finisher(Protocol):
-    """Finishes a step: it samples for a generating model, and pools for a pooling model."""
+    """Finishes a step: samples tokens for a generating model, pools hidden states for a pooling model."""
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """Yields the results of a step; each part must be committed before the next is taken."""
+        """Yields the results of a step in parts; the caller must commit a part before it takes the next."""
 
 
 @dataclass(slots=True)
 class StepParts:
-    """Parts that both orders use. `finisher` changes after a sleep, and with other weights."""
+    """Objects that both orders of steps use. `finisher` is replaced after a sleep and when weights change."""
 
     scheduler: Scheduler
     finisher: Finisher
     compute_masks: Callable[[Plan], None]
-    follow_plan: Callable[[], None]  # work on blocks before a plan is computed
+    follow_plan: Callable[[], None]  # copies blocks before the plan's step overwrites them
     count: Callable[[Plan, list[SequenceOutput]], None]
     report_failed: Callable[[list[SequenceOutput]], None]
 
     def commit(self, plan: Plan, parts: Iterator[Part], lap: Lap) -> list[SequenceOutput]:
-        """Commits the results of a step, part by part."""
+        """Commits the results of a step, part by part; returns the outputs."""
         outputs: list[SequenceOutput] = []
         for part, results in parts:
             lap("sample")
@@ -74,8 +74,9 @@ class StepParts:
         return outputs
 
     def fail(self, *plans: Plan) -> None:
-        """Ends the sequences of steps that could not be computed. Other sequences get the error that the engine
-        died.
+        """Ends the sequences of steps that could not be computed.
+
+        Other sequences get the error that the engine died.
         """
         self.report_failed(self.scheduler.fail(*plans))
 
@@ -111,18 +112,18 @@ class StepsInTurn:
             raise
 
     def drain(self) -> list[SequenceOutput]:
-        """Returns nothing: no step is in flight between turns."""
+        """Returns no outputs: between turns no step is in flight."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step whose sampling was launched."""
+    """A step whose sampling was launched and not yet committed."""
 
     plan: Plan
     rows: Rows
     sample: StepSample
-    sampled_places: dict[Sequence, int]  # index of each sequence's token in the sampled tokens
+    sampled_places: dict[Sequence, int]  # index of each sequence's token among the sampled tokens
 
     @classmethod
     def of(cls, plan: Plan, rows: Rows, sample: StepSample) -> "_InFlight":
@@ -131,7 +132,7 @@ class _InFlight:
 
 
 class StepsAhead:
-    """Launches a step before the one in flight is committed."""
+    """Launches each step before the step in flight is committed."""
 
     def __init__(self, parts: StepParts, sampler: StepSampler, forward: ModelForward) -> None:
         self.lap: Lap = no_lap
@@ -196,8 +197,9 @@ class StepsAhead:
 
 
 def open_steps(parts: StepParts, model: EngineModel, forward: StepForward) -> Steps:
-    """Returns `StepsAhead` if the runner supports it, there are no drafts, and the step samples tokens; else
-    `StepsInTurn`.
+    """Returns `StepsAhead` if the runner supports it, no drafter is used, and the step samples tokens.
+
+    Otherwise returns `StepsInTurn`.
     """
     sampler, runner = parts.finisher, model.runner
     if parts.scheduler.is_drafting or not isinstance(runner, AsyncRunner):
@@ -208,5 +210,5 @@ def open_steps(parts: StepParts, model: EngineModel, forward: StepForward) -> St
 
 
 def no_lap(name: str, plan: Plan | None = None) -> None:
-    """Does nothing; used while no profile is recorded."""
+    """Does nothing; used while no trace is recorded."""
     del name, plan

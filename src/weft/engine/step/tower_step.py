@@ -1,4 +1,4 @@
-"""Computes the tower for the items that a step begins with."""
+"""Computes the vision tower for the media items that begin in a step."""
 
 import logging
 from collections.abc import Iterable
@@ -54,6 +54,8 @@ def _compute(runner: TowerRunner, output: ItemOutput, config: PicturesConfig) ->
 
 
 def _split(rows: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:
-    """Splits rows into the embeddings of tokens, [rows, size], and what later layers add, [levels, rows, size]."""
+    """Splits the tower's rows into the tokens' embeddings, [rows, size], and the parts for later layers, [levels,
+    rows, size].
+    """
     parts = rows.reshape(len(rows), -1, size).swapaxes(0, 1)
     return np.ascontiguousarray(parts[0]), np.ascontiguousarray(parts[1:])

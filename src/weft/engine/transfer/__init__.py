@@ -1,1 +1,1 @@
-"""Transfer of KV blocks from one engine to another: leases, fetches, and the wire protocol."""
+"""Transfer of KV blocks from one engine to another: leases, fetches, and the protocol."""

@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: keeps threads from waiting for engines that do not answer."""
+"""`CircuitBreaker`: avoids that threads wait for engines that do not answer."""
 
 import threading
 import time
@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from weft.engine.ipc.handshake import PeerError
 
-OPEN_S = 5.0  # time for which an address that did not answer is not tried again
+OPEN_S = 5.0  # an address that did not answer is not tried again for this time
 
 
 class CircuitBreaker:
-    """Circuits by address. After `OPEN_S` one thread tries whether the address answers again; others still fail at
+    """Records addresses that do not answer, so that connections to them fail at once.
+
+    After `OPEN_S` seconds one thread tries whether the address answers again; attempts of other threads still fail at
     once.
     """
 
@@ -22,8 +24,9 @@ class CircuitBreaker:
 
     @contextmanager
     def trying(self, host: str, port: int) -> Iterator[None]:
-        """Context of a connection attempt, which ends with any answer. Raises `PeerError` at once while the circuit
-        is open.
+        """Context manager around a connection attempt; any answer closes the circuit.
+
+        Raises `PeerError` at once while the circuit of the address is open.
         """
         address = (host, port)
         with self._lock:
@@ -36,13 +39,13 @@ class CircuitBreaker:
         try:
             yield
         except OSError as error:
-            is_silent = not isinstance(error, ConnectionError)  # a refusal is an answer
+            is_silent = not isinstance(error, ConnectionError)  # a refused connection is an answer
             raise
         finally:
             self._set(address, is_silent)
 
     def open(self, host: str, port: int) -> None:
-        """Opens the circuit of an address that answered first, and then timed out."""
+        """Opens the circuit of an address that answered at first and then timed out."""
         self._set((host, port), is_silent=True)
 
     def _set(self, address: tuple[str, int], is_silent: bool) -> None:
@@ -50,6 +53,6 @@ class CircuitBreaker:
         with self._lock:
             self._retry_at.pop(address, None)
             if is_silent:
-                # Addresses that were not tried for long are dropped, which bounds the table.
+                # Addresses that were not tried for a long time are dropped, which bounds the table.
                 recent = {a: at for a, at in self._retry_at.items() if now < at + OPEN_S}
                 self._retry_at = recent | {address: now + OPEN_S}

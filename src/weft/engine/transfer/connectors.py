@@ -1,4 +1,4 @@
-"""`Connector`: how two engines connect and how blocks travel; the table of all connectors."""
+"""`Connector`: the way in which two engines connect and blocks are sent; the table of all connectors."""
 
 import socket
 from collections.abc import Mapping
@@ -12,15 +12,16 @@ from weft.engine.transfer.wire import Peer
 
 
 class Connector(Protocol):
-    """Opens connections to other engines. A connector has no state; errors are `OSError` or `PeerError`."""
+    """Opens connections to other engines. A connector has no state; its errors are `OSError` or `PeerError`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
-        """Listens for engines that fetch blocks. Returns the socket and its port; for port 0 the system chooses the
-        port.
+        """Listens for engines that fetch blocks. Returns the socket and its port.
+
+        For port 0 the system chooses the port.
         """
 
     def accept(self, connection: socket.socket) -> Peer:
-        """Accepts a peer that has connected; closes the connection if the peer is not allowed."""
+        """Accepts the connection of another engine; closes the connection if the engine is not allowed."""
 
     def connect(self, host: str, port: int) -> Peer:
         """Connects to an engine at an address that the configuration allows."""

@@ -1,8 +1,8 @@
-"""`KvConsumer`: fetches the KV blocks of prompts that other engines have computed, and the states after them.
+"""`KvConsumer`: fetches the KV blocks of prompts that other engines have computed, and the states after these blocks.
 
-To the scheduler it is a second tier. The engine's thread never waits for it: several threads fetch one prompt each,
-directly into blocks of the pool that the sequence holds already. Blocks that cannot be fetched are computed here.
-The lease at the other engine is always released, whatever happens to the request.
+The scheduler uses the consumer as a second tier. The engine's thread never waits for a fetch: several threads fetch one
+prompt each, directly into blocks of the pool that the sequence already holds. Blocks that cannot be fetched are
+computed here. The lease at the other engine is always released, whatever happens to the request.
 """
 
 import logging
@@ -28,7 +28,7 @@ from weft.engine.transfer.peer_threads import PeerThreads
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
-MAX_FETCHES = 64  # concurrent; most wait for prompts that are being computed
+MAX_FETCHES = 64  # at the same time; most fetches wait for prompts that are being computed
 RELEASE_S = 10.0
 _ABSENT = "the other engine no longer has them, or they belong to another prompt"
 
@@ -37,24 +37,24 @@ log = logging.getLogger("weft.engine")
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A fetch for the first answer of a request; the other answers find its blocks in the pool."""
+    """A fetch of a prompt's blocks for the first answer of a request; the other answers find the blocks in the pool."""
 
     source: RemotePrompt
-    block_ids: list[int]  # at the other engine
+    block_ids: list[int]  # ids of the blocks at the other engine
     block_hashes: list[bytes]
     sequences: list[Sequence]
     state: Read | None  # requests the state after the blocks, if the model has states
     deadline: float = math.inf
     places: list[int] = field(default_factory=list)  # blocks of the first sequence, here
-    slot: int | None = None  # its state slot here
+    slot: int | None = None  # state slot of the first sequence, in this engine
     access: PoolAccess | None = None  # access to `places` and `slot`, once the fetch has begun
     peer: Peer | None = None
     num_received: int = 0
-    has_state: bool = False  # the state was received
-    is_over: bool = False  # further data is dropped
+    has_state: bool = False  # True once the state was received
+    is_over: bool = False  # further received data is dropped
 
     def cancel(self) -> None:
-        """Cancels the fetch. When this returns, no thread writes into its places any more."""
+        """Cancels the fetch. After the return no thread writes into the fetch's blocks or slot."""
         self.is_over = True
         if self.access is not None:
             self.access.end()
@@ -63,7 +63,7 @@ class _Fetch:
 
 
 class KvConsumer:
-    """Fetches prompts. `wake` is called on another thread when `take_arrived` has data."""
+    """Fetches prompts from other engines. `wake` is called on another thread when `take_arrived` has data."""
 
     def __init__(
         self,
@@ -85,19 +85,22 @@ class KvConsumer:
         self._breaker = CircuitBreaker()
         self._is_closed = False
         self._stats = TransferStats()
-        self._begun: set[str] = set()  # requests whose leases are fetched or released already
+        self._begun: set[str] = set()  # requests whose leases were already fetched or released
 
     # -- the engine's thread ------------------------------------------------------------------
 
     @property
     def is_fetching(self) -> bool:
-        """True if a sequence waits for blocks."""
+        """True if a sequence waits for blocks of another engine."""
         return bool(self._fetches or self._arrived)
 
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """See `SecondTier`. Fetches the rest of the prompt, once; answers of one request share the fetch."""
+        """Fetches the rest of a sequence's prompt from another engine; True if the sequence must wait for the blocks.
+
+        A prompt is fetched once: the answers of a request share the fetch.
+        """
         request = sequence.request
         source = remote_prompt(request.params.extra_args)
         if source is None:
@@ -137,7 +140,7 @@ class KvConsumer:
         return bool(self._pending)
 
     def begin_fetches(self, copies: BlockCopies) -> None:
-        """Begins pending fetches. The former content of their blocks must have been stored by now."""
+        """Begins pending fetches. The caller must have stored the former content of the blocks elsewhere."""
         pending, self._pending = self._pending, []
         for fetch in pending:
             sequence = fetch.sequences[0]
@@ -157,21 +160,21 @@ class KvConsumer:
         return arrived
 
     def take_stats(self, stats: TransferStats) -> None:
-        """Adds the counts of fetches to `stats`; received prompts are reported once."""
+        """Adds the counts of fetches to `stats`; each received prompt is reported once."""
         with self._lock:
             stats.received, self._stats.received = self._stats.received, []
             stats.num_failed_receives = self._stats.num_failed_receives
             stats.num_failed_releases = self._stats.num_failed_releases
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """See `SecondTier`. Other answers of the request go on with the blocks that have arrived."""
+        """Cancels a sequence's fetch. Other answers of the request continue with the blocks that have arrived."""
         with self._lock:
             fetch = self._fetches.get(sequence.request.engine_id)
             if fetch is not None and fetch.sequences[0] is sequence:
                 fetch.cancel()
 
     def forget(self, request: Request) -> None:
-        """Notes the end of a request: releases its lease if its blocks were never fetched."""
+        """Handles the end of a request: releases its lease if its blocks were never fetched."""
         source = remote_prompt(request.params.extra_args)
         if source is None:
             return
@@ -269,7 +272,7 @@ class KvConsumer:
 
     @staticmethod
     def _arrivals(fetch: _Fetch, error: str | None) -> list[Arrived]:
-        """Returns the received data, and the end of the fetch for every sequence that waits for it."""
+        """Returns the received data of a fetch, and its end for every sequence that waits."""
         first, came = fetch.sequences[0], []
         if not fetch.is_over:
             came = list(zip(map(Piece, fetch.block_hashes), fetch.places, strict=True))
@@ -290,7 +293,7 @@ class KvConsumer:
 
     @contextmanager
     def _connected(self, source: RemotePrompt, deadline: float) -> Iterator[Peer]:
-        """Connects to the engine that lends the prompt; all calls must end by the deadline."""
+        """Context manager: a connection to the engine that lends the prompt; all calls must end by the deadline."""
         connector = CONNECTORS[self._config.connector]
         with ExitStack() as closing:
             if not self._config.is_peer(source.host, source.port):

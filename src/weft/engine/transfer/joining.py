@@ -1,4 +1,4 @@
-"""Opens both sides of KV transfer by the engine's configuration."""
+"""Opens both sides of KV transfer as the engine's configuration says."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from weft.engine.weights.engine_model import EngineModel
 
 @dataclass(frozen=True, slots=True)
 class ModelLender:
-    """A `Lender` of blocks of the model's pool; it takes the runner that the model has when blocks are offered."""
+    """A `Lender` of blocks of the model's pool; uses the runner that the model has when blocks are offered."""
 
     producer: KvProducer
     model: EngineModel
@@ -47,7 +47,7 @@ class ModelLender:
 def open_transfer(
     config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 ) -> tuple[ModelLender | None, KvConsumer | None]:
-    """Opens the configured lender and consumer. Raises `ConfigError` if they are impossible."""
+    """Opens the configured lender and consumer; raises `ConfigError` if the model's blocks cannot be transferred."""
     wanted = config.kv_transfer_config
     if wanted is None:
         return None, None
@@ -76,7 +76,7 @@ def _identity(config: EngineConfig, model: EngineModel) -> Identity:
 
 
 def block_copies(flag: str, config: EngineConfig, runner: object) -> BlockCopies:
-    """Returns the runner as `BlockCopies`; `ConfigError` if its blocks, or its states, cannot be copied."""
+    """Returns the runner as `BlockCopies`; raises `ConfigError` if its blocks, or its states, cannot be copied."""
     if not isinstance(runner, BlockCopies):
         raise ConfigError(f"{flag}: this backend cannot copy blocks of its KV pool")
     if config.cache_config.states is not None and runner.state_slots is None:

@@ -1,7 +1,7 @@
-"""`KvProducer`: lends the KV blocks of prompts that were computed here to engines that continue them.
+"""`KvProducer`: lends the KV blocks of prompts that this engine computed to engines that continue the prompts.
 
-The engine's thread offers and withdraws leases. Each connection is served by its own thread, which sends directly
-from the pool. Lent blocks do not change, and are not given to other sequences while they are copied.
+The engine's thread offers and withdraws leases. Each connection is served by its own thread, which sends directly from
+the pool. Lent blocks do not change, and are not given to other sequences while they are copied.
 """
 
 import logging
@@ -29,7 +29,7 @@ from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import FLAG
 from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
 
-MAX_CONNECTIONS = 64  # with a proven secret; further connections are closed at once
+MAX_CONNECTIONS = 64  # connections with a proven secret; further connections are closed at once
 WAIT_S = 2.0  # period of messages to an engine that waits for a block being computed
 
 log = logging.getLogger("weft.engine")
@@ -41,15 +41,16 @@ class _Lease:
     hash_by_block: dict[int, bytes]
     ends_at: float
     uncomputed: set[int]  # block ids
-    slot: int | None  # of the state after the last block, once it is computed
+    slot: int | None  # slot of the state after the last block, once it is computed
     num_holders: int = 1  # engines that know the lease and have not released it
-    # Id for all engines but the first, which must not learn the first one's request id
+    # Id for all fetching engines but the first; they must not learn the first engine's request id.
     shared_id: str | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:
-        """True if the lease has the block with this hash, computed or not; with `is_state`, if it is the last
-        block.
+        """True if the lease has the block with this hash, computed or not.
+
+        With `is_state`, True if the block is the last one of the lease.
         """
         is_its = self.hash_by_block.get(block_id) == block_hash
         if is_state:
@@ -57,7 +58,7 @@ class _Lease:
         return is_its and not self.access.is_ended
 
     def wait_for(self, block_id: int, timeout_s: float, *, is_state: bool) -> bool:
-        """Waits until the block or state is computed, or the lease has ended; False on timeout."""
+        """Waits until the block or state is computed, or the lease has ended; returns False on timeout."""
         with self.changed:
             return self.changed.wait_for(
                 lambda: self._is_computed(block_id, is_state) or self.access.is_ended, timeout_s
@@ -67,14 +68,14 @@ class _Lease:
         return self.slot is not None if is_state else block_id not in self.uncomputed
 
     def advance(self, num_computed: int, slot: int | None, ends_at: float) -> None:
-        """Marks the first blocks as computed, and the state after the last block if there is a slot."""
+        """Marks the first `num_computed` blocks as computed, and the state after the last block if `slot` is given."""
         with self.changed:
             self.ends_at, self.slot = ends_at, slot
             self.uncomputed.difference_update(islice(self.hash_by_block, num_computed))
             self.changed.notify_all()
 
     def place_of(self, block_id: int, *, is_state: bool) -> tuple[PoolAccess, int]:
-        """Returns the place of a computed block or state, and the access to it."""
+        """Returns the access to a computed block or state, and its index in the pool."""
         if not is_state:
             return self.access, block_id
         assert self.access.states is not None
@@ -82,14 +83,14 @@ class _Lease:
         return self.access.states, self.slot
 
     def end(self) -> None:
-        """Ends the lease; when this returns, no thread copies its blocks."""
+        """Ends the lease; after the return no thread copies its blocks."""
         self.access.end()
         with self.changed:
             self.changed.notify_all()
 
 
 class KvProducer:
-    """Lends prompts. `wake` is called on another thread when `take_ended` has data."""
+    """Lends prompts to other engines. `wake` is called on another thread when `take_ended` has data."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class KvProducer:
         self._identity = identity
         self._wake = wake
         self._clock = clock
-        # By request id, first to expire first.
+        # By request id; the lease that expires first is first.
         self._leases: OrderedDict[str, _Lease] = OrderedDict()
         self._request_ids: dict[str, str] = {}  # by shared id of the lease
         self._released: deque[str] = deque()
@@ -137,9 +138,10 @@ class KvProducer:
         num_computed: int,
         slot: int | None = None,
     ) -> dict[str, object]:
-        """Lends these blocks, which must not change from their computation until `withdraw`; returns the params to
-        fetch them. If the state after the blocks is in a `slot` already, the slot is lent and must not change
-        either.
+        """Lends these blocks; returns the transfer parameters with which another engine fetches them.
+
+        The blocks must not change from their computation until `withdraw`. If the state after the blocks is already in
+        a `slot`, the slot is lent and must not change either.
         """
         by_block = dict(zip(block_ids, hashes, strict=True))
         self._leases[request_id] = _Lease(
@@ -148,7 +150,9 @@ class KvProducer:
         return self._found(request_id, block_ids)
 
     def share(self, request_id: str) -> dict[str, object]:
-        """Lends the same blocks to one more engine, until all have released them; the lease time starts anew."""
+        """Lends the same blocks to one more engine, until all engines have released them; the lease time starts
+        anew.
+        """
         lease = self._leases[request_id]
         lease.num_holders += 1
         lease.ends_at = self._ends_at()
@@ -159,7 +163,7 @@ class KvProducer:
         return self._found(lease.shared_id, list(lease.hash_by_block))
 
     def _found(self, request_id: str, block_ids: list[int]) -> dict[str, object]:
-        """Returns the params that fetch a lease."""
+        """Returns the transfer parameters with which another engine fetches a lease."""
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
             "do_remote_decode": False,
@@ -174,14 +178,15 @@ class KvProducer:
         }
 
     def advance(self, request_id: str, num_computed: int, slot: int | None = None) -> None:
-        """Marks blocks of a lease, and the state after them, as computed: they may be sent. The lease time starts
-        anew.
+        """Marks blocks of a lease, and the state after them, as computed, so that they may be sent.
+
+        The lease time starts anew.
         """
         self._leases[request_id].advance(num_computed, slot, self._ends_at())
         self._leases.move_to_end(request_id)
 
     def withdraw(self, request_id: str) -> None:
-        """Ends a lease; when this returns, no thread copies its blocks."""
+        """Ends a lease; after the return no thread copies its blocks."""
         lease = self._leases.pop(request_id)
         if lease.shared_id is not None:
             del self._request_ids[lease.shared_id]
@@ -191,7 +196,7 @@ class KvProducer:
         return self._clock() + self.config.lease_s
 
     def take_ended(self) -> list[str]:
-        """Returns the leases that were released or have expired, to be withdrawn."""
+        """Returns the leases that were released or have expired, for the caller to withdraw."""
         ended: dict[str, None] = {}
         while self._released:
             request_id = self._released.popleft()
@@ -293,7 +298,7 @@ class KvProducer:
                 if request_id in self._leases:
                     self._released.append(request_id)
                     self._wake()
-            case GiveBack():  # all blocks were sent already
+            case GiveBack():  # GiveBack: all blocks were already sent
                 pass
             case _:
                 assert_never(wanted)
@@ -329,7 +334,10 @@ class KvProducer:
 
 
 def _is_there(lease: _Lease, block_id: int, block_hash: bytes, is_state: bool, peer: Peer) -> bool:
-    """Waits until the block is computed, with `send_wait` messages meanwhile; False if the lease does not have it."""
+    """Waits until the block is computed; False if the lease does not have the block.
+
+    Sends `send_wait` messages during the wait.
+    """
     while lease.has(block_id, block_hash, is_state=is_state):
         if lease.wait_for(block_id, 0, is_state=is_state):
             return not lease.access.is_ended

@@ -1,4 +1,4 @@
-"""`PeerThreads`: threads that wait for other engines, shared among peers so that no peer occupies all of them."""
+"""`PeerThreads`: threads that wait for other engines, divided among the engines so that none occupies all threads."""
 
 import threading
 from collections import Counter, deque
@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class PeerThreads:
-    """A thread pool. A peer gets another thread while more are free than it has: a slow peer leaves half of them to
-    others.
+    """A thread pool whose threads are divided among peers.
+
+    A peer gets another thread if more threads are free than the peer has: so a slow peer leaves half of them to others.
     """
 
     def __init__(self, num_threads: int, name: str) -> None:
@@ -20,14 +21,14 @@ class PeerThreads:
         self._is_closed = False
 
     def submit(self, address: tuple[str, int], work: Callable[[], None]) -> None:
-        """Runs the work in order when a thread is free for the peer at this address; no-op after `close`."""
+        """Runs `work` on a thread when one is free for the peer at this address, in order; no effect after `close`."""
         with self._lock:
             if not self._is_closed:
                 self._waiting.setdefault(address, deque()).append(work)
                 self._start()
 
     def close(self) -> None:
-        """Starts no further work."""
+        """Stops starting work; running work continues."""
         with self._lock:
             self._is_closed = True
             self._waiting.clear()

@@ -1,4 +1,4 @@
-"""`PoolAccess`: a transfer's revocable right to access blocks of its engine's pool, and state slots."""
+"""`PoolAccess`: a transfer's revocable access to blocks of its engine's pool, and to state slots."""
 
 import threading
 
@@ -7,16 +7,18 @@ from weft.engine.ipc.handshake import PeerError
 
 
 class AccessEnded(PeerError):
-    """The access was revoked: the blocks may belong to another sequence by now."""
+    """The access was revoked: the blocks may already belong to another sequence."""
 
     def __init__(self) -> None:
         super().__init__("its blocks were released")
 
 
 class PoolAccess:
-    """Revocable access to the KV pool. Blocks are read and written only inside `with access as copies`, where no
-    thread may wait. So `end` returns soon, and after it no transfer thread touches the blocks. `states` is the
-    same access to state slots, and ends together with the access to blocks.
+    """Revocable access to the KV pool, for one transfer.
+
+    Blocks are read and written only inside `with access as copies`, where no thread may wait. So `end` returns soon,
+    and afterwards no transfer thread accesses the blocks. `states` is the same access to state slots, and ends together
+    with the access to blocks.
     """
 
     def __init__(self, copies: Copies) -> None:
@@ -37,7 +39,7 @@ class PoolAccess:
         self._lock.release()
 
     def end(self) -> None:
-        """Revokes the access."""
+        """Revokes the access; waits until no thread is inside a `with` block."""
         with self._lock:
             self.is_ended = True
         if self.states is not None:

@@ -1,4 +1,4 @@
-"""`--kv-transfer-config`: from the user's value, with vLLM's fields, to the engine's role in KV transfer."""
+"""`--kv-transfer-config`: converts the user's value, with vLLM's fields, to the engine's role in KV transfer."""
 
 import ipaddress
 import os
@@ -19,7 +19,7 @@ from weft.engine.settings.given import check_between, read_json
 FLAG = "--kv-transfer-config"
 DEFAULT_PORT = 14579
 DEFAULT_LEASE_S = 480
-DEFAULT_FETCH_S = 300  # long, because the other engine may still compute the prompt
+DEFAULT_FETCH_S = 300  # long, because the other engine may still be computing the prompt
 MAX_TIME_S = 86_400
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
@@ -49,7 +49,7 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The user's value; the defaults are vLLM's, except `kv_load_failure_policy`."""
+    """Fields of `--kv-transfer-config`; defaults are vLLM's, except `kv_load_failure_policy`."""
 
     kv_connector: str
     kv_role: KvRole
@@ -61,7 +61,10 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | None:
-    """Reads the setting; None disables transfers. A `ConfigError` names the flag, the field and the allowed values."""
+    """Reads the setting; None disables transfers.
+
+    Raises a `ConfigError` that names the flag, the field and the allowed values.
+    """
     if value is None:
         return None
     named = read_json(FLAG, value, _Named).kv_connector
@@ -107,14 +110,17 @@ def _connector(name: str) -> KvConnector:
 
 
 def read_secret(config: KvTransferConfig) -> bytes:
-    """Reads the secret that both sides share; empty without a file. `ConfigError` describes the fault of the file."""
+    """Returns the secret that both sides share; empty if no file is given.
+
+    Raises a `ConfigError` with the reason for a file that cannot be used.
+    """
     if config.secret_path is None:
         return b""
     return read_secret_file(f"{FLAG}: secret_file", config.secret_path)
 
 
 def read_secret_file(name: str, given: str) -> bytes:
-    """Reads the secret in a file; `name` is the setting that names the file."""
+    """Returns the secret in a file; `name` is the setting that names the file, for errors."""
     path = Path(given)
     try:
         with path.open("rb") as file:
@@ -137,8 +143,9 @@ def _secret_path(given: str) -> str:
 
 
 def read_peers(peers: list[str] | None) -> tuple[KvPeer, ...]:
-    """Parses the engines that blocks may be fetched from. `ConfigError` names an entry that is not an address or
-    network.
+    """Returns the engines that blocks may be fetched from.
+
+    Raises a `ConfigError` that names an entry that is not an address or network.
     """
     if peers is None:
         return LOOPBACK
@@ -152,7 +159,7 @@ def read_peers(peers: list[str] | None) -> tuple[KvPeer, ...]:
 
 
 def _read_peer(given: str) -> KvPeer:
-    """Parses an address, a network, or an address with a port; an IPv6 address with a port has brackets."""
+    """Parses an address, a network, or an address with a port; an IPv6 address with a port is in brackets."""
     with suppress(ValueError):
         return KvPeer(str(ipaddress.ip_network(given)))
     parts = urlsplit(f"//{given}")
@@ -162,7 +169,9 @@ def _read_peer(given: str) -> KvPeer:
 
 
 def _check_reach(config: KvTransferConfig) -> None:
-    """An engine that fetches must have a secret, or peers of this machine with exact ports."""
+    """Raises `ConfigError` unless an engine that fetches has a secret, or only peers of this machine with exact
+    ports.
+    """
     try:
         host = ipaddress.ip_address(config.host)
     except ValueError:

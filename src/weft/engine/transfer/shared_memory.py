@@ -1,7 +1,7 @@
-"""`ShmConnector`: blocks through memory that two engines of one machine share.
+"""`ShmConnector`: sends blocks through memory that two engines of one machine share.
 
-The fetching side makes a segment for each prompt and passes its descriptor over a Unix socket. A segment has no
-name, so the system frees it with the last process that has it, however the processes end.
+The fetching side creates a memory segment for each prompt and passes its descriptor over a Unix socket. A segment has
+no name, so the system frees it with the last process that has it, however the processes end.
 """
 
 import errno
@@ -27,18 +27,19 @@ from weft.engine.transfer.wire import (
     Read,
 )
 
-# Per prompt, unless two blocks are larger: small enough for the CPU's cache.
+# Size of a segment per prompt, unless two blocks are larger: small enough for the CPU's cache.
 SEGMENT_BYTES = 4 << 20
 MIN_SLOTS = 2  # one is filled while the other is read
-MAX_SLOTS = 64  # a socket buffers at least that many small unread messages
+MAX_SLOTS = 64  # a socket buffers at least this many small unread messages
 _FIRST_FREE_PORT = 49152
 _BACKLOG = 64
 _ATTEMPTS = 64
 
 
 class ShmPeer(Peer):
-    """A peer with shared memory. A segment is a ring of slots of one block each: the lending side fills them, the
-    fetching side reads them.
+    """A peer with a shared memory segment: a ring of slots of one block each.
+
+    The lending side fills the slots, and the fetching side reads them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -47,7 +48,7 @@ class ShmPeer(Peer):
 
     def _use(self, slots: NDArray[np.uint8]) -> None:
         self._slots = slots  # [slots, bytes of a block]
-        self._num_moved = 0  # blocks that went through the slots
+        self._num_moved = 0  # number of blocks that went through the slots
         self._num_given_back = 0
 
     # -- the fetching side --------------------------------------------------------------------
@@ -78,7 +79,10 @@ class ShmPeer(Peer):
     # -- the lending side ---------------------------------------------------------------------
 
     def begin_blocks(self, num_bytes: int) -> None:
-        """See `Peer`. A segment that could shrink, or has another size than announced, is rejected untouched."""
+        """Prepares for the first block.
+
+        Rejects, without access, a segment that could shrink or has an unexpected size.
+        """
         self._wait_at_most(self._limit(self._timeout_s))
         said, descriptors, *_ = socket.recv_fds(
             self._socket, NUMBER_BYTES, 1, socket.MSG_CMSG_CLOEXEC
@@ -116,7 +120,7 @@ class ShmPeer(Peer):
 
 
 class ShmConnector:
-    """See `Connector`. A port is only a name on this machine; nothing listens on the network."""
+    """Connects engines on one machine. A port is only part of a socket's name; no network socket listens."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         listener = socket.socket(socket.AF_UNIX)
@@ -134,7 +138,7 @@ class ShmConnector:
         return _of_same_user(connection)
 
     def connect(self, host: str, port: int) -> Peer:
-        """See `Connector`. Peers are always loopback addresses."""
+        """Connects to an engine of this machine; its address is always a loopback address."""
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(CONNECT_S)
         try:
@@ -149,12 +153,12 @@ class ShmConnector:
 
 
 def _name(host: str, port: int) -> bytes:
-    """Returns the name of an abstract socket, which leaves no file behind."""
+    """Returns the name of an abstract Unix socket, which leaves no file behind."""
     return b"\0weft-kv-" + str(ipaddress.ip_address(host)).encode() + b"-%d" % port
 
 
 def _bind_any(listener: socket.socket, host: str) -> int:
-    """Binds the listener to a free number and returns it."""
+    """Binds the listener to a free port number and returns the number."""
     for _ in range(_ATTEMPTS):
         number = _FIRST_FREE_PORT + secrets.randbelow(2**16 - _FIRST_FREE_PORT)
         with suppress(OSError):
@@ -164,8 +168,11 @@ def _bind_any(listener: socket.socket, host: str) -> int:
 
 
 def _of_same_user(connection: socket.socket) -> ShmPeer:
-    """Rejects other users: another user's process could have taken the expected name, or know this one's."""
-    form = struct.Struct("3i")  # process, user, group
+    """Returns the peer; raises if its process belongs to another user.
+
+    Another user's process could have taken the expected name, or could know this process's name.
+    """
+    form = struct.Struct("3i")  # process id, user id, group id
     _, user, _ = form.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
     )
@@ -188,7 +195,7 @@ def _make_segment(num_bytes: int) -> int:
 
 
 def _check_segment(descriptor: int, num_bytes: int) -> None:
-    """Checks that the segment cannot shrink: accessing a removed page would crash this process."""
+    """Raises unless the segment cannot shrink: access to a removed page would crash this process."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:

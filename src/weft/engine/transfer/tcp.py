@@ -1,6 +1,6 @@
-"""`TcpConnector`: blocks as bytes over TCP, between machines or on one.
+"""`TcpConnector`: sends blocks as bytes over TCP, between machines or on one machine.
 
-The system copies them directly from one pool into the other, without a buffer between. Each block is followed by a
+The system copies blocks directly from one pool into the other, without a buffer between. Each block is followed by a
 digest, made with a key that only the two engines of this connection have.
 """
 
@@ -20,23 +20,23 @@ from weft.engine.transfer.wire import MIN_BYTES_PER_S, Peer, Read
 
 BACKLOG = 64
 DIGEST_BYTES = 32
-_DIGESTED_BYTES = 1 << 20  # digested at a time; the pool access is held meanwhile
-_MAX_ROWS = 64  # per system call
-_MORE = getattr(socket, "MSG_MORE", 0)  # of Linux
+_DIGESTED_BYTES = 1 << 20  # bytes that are digested at a time, while the pool access is held
+_MAX_ROWS = 64  # maximum number of rows per system call
+_MORE = getattr(socket, "MSG_MORE", 0)  # exists only on Linux
 
 
 def _waiter(connection: socket.socket, event: int) -> Callable[[float], bool]:
-    """Returns a function that waits for the event, up to a number of seconds, and returns whether it occurred."""
+    """Returns a function that waits up to a number of seconds for the event; it returns True if the event occurred."""
     poller = select.poll()
     poller.register(connection, event)
     return lambda timeout_s: bool(poller.poll(timeout_s * 1000))
 
 
 class TcpPeer(Peer):
-    """A peer over TCP. A block is sent as its length, its rows as they lie in the pool, and its digest.
+    """A peer over TCP. A block is sent as its length, its rows as they are in the pool, and its digest.
 
-    The number after a block is read together with it: reading four bytes alone took a quarter of all time for the
-    stream, 6 of 22 ms for 117 MB (benchmarks/kv_transfer.py).
+    The next block's length is read together with a block: reading these four bytes alone took a quarter of the time for
+    the stream, 6 of 22 ms for 117 MB (benchmarks/kv_transfer.py).
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class TcpPeer(Peer):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._waiter = waiter
         self._clock = clock
-        self._num_left = 0  # blocks still to receive
-        self._num_blocks = 0  # blocks that this connection has carried
+        self._num_left = 0  # number of blocks still to receive
+        self._num_blocks = 0  # number of blocks sent over this connection, in either direction
         self._ahead = bytearray()
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
@@ -80,12 +80,15 @@ class TcpPeer(Peer):
         return int.from_bytes(ahead, "big") if ahead else super()._receive_number()
 
     def begin_blocks(self, num_bytes: int) -> None:
-        """See `Peer`. Nothing to prepare."""
+        """Needs no preparation."""
 
     def send_block(
         self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
     ) -> None:
-        """See `Peer`. The end of a block is sent with the next one: sending it alone cost a fifth more system time."""
+        """Sends a block.
+
+        Its last bytes are sent with the next block: sending them alone took a fifth more system time.
+        """
         flags = 0 if is_last else _MORE
         with access as copies:
             rows = copies.block_rows(block_id)
@@ -95,11 +98,11 @@ class TcpPeer(Peer):
         self._move(rows, access, select.POLLOUT, lambda some: send(some, (), flags))
 
     def _digest(self, rows: list[memoryview], access: PoolAccess) -> bytes:
-        """Returns the signed digest of the next block; its number is signed too, so that a block cannot be replayed
-        or moved.
+        """Returns the signed digest of the next block.
 
-        A cryptographic digest of all bytes, keyed BLAKE2b, took eight times as long as sending them; this digest
-        and its signature take about as long (docs/decisions/0068).
+        The block's number is signed too, so that a block cannot be replayed or moved. A cryptographic digest of all
+        bytes, keyed BLAKE2b, took eight times as long as sending them; this digest and its signature take about as long
+        as sending (docs/decisions/0068).
         """
         number = self._num_blocks.to_bytes(8, "big")
         self._num_blocks += 1
@@ -117,11 +120,10 @@ class TcpPeer(Peer):
         event: int,
         move: Callable[[list[memoryview]], int],
     ) -> None:
-        """Sends or receives all bytes of these rows, as many per call as the system takes; it waits outside of
-        `access`.
+        """Sends or receives all bytes of these rows, as many per system call as possible; waits outside of `access`.
 
-        The time limit grows with the size, because a large state takes long on a slow line. A peer that stalls, or
-        sends only a byte now and then, is given up.
+        The time limit grows with the size, because a large state takes long on a slow connection. The call fails for a
+        peer that stalls, or that sends only single bytes from time to time.
         """
         left = sum(map(len, rows))
         deadline = self._clock() + self._limit(self._timeout_s + left / MIN_BYTES_PER_S)

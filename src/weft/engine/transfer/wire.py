@@ -1,9 +1,8 @@
-"""Wire protocol between two engines: handshake, comparison of their models, requests for blocks, and the blocks.
+"""Protocol between two engines: handshake, comparison of their models, requests for blocks, and the blocks.
 
-A connection serves one prompt. First both sides prove, over fresh nonces, that they know the secret. Then they
-exchange the identity of their blocks, and stop unless it is the same. All lengths are bounded, and all blocks have
-the length that both sides know. Over a network each block has a digest that its sender has signed. Nothing is
-encrypted.
+A connection serves one prompt. First both sides prove, with fresh nonces, that they know the secret. Then they exchange
+the identity of their blocks, and stop unless the identities are equal. All lengths are bounded, and all blocks have the
+length that both sides know. Over a network each block has a digest that its sender has signed. Nothing is encrypted.
 """
 
 import socket
@@ -17,27 +16,27 @@ from weft.engine.ipc.handshake import PeerError, ProvenSocket, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 
 MESSAGE_S = 10.0  # timeout of a whole message, and of the next byte of a block
-SERVE_S = 60.0  # the same timeouts on the lending side: the fetching engine may be in a long step
+SERVE_S = 60.0  # the same timeouts on the lending side, whose peer may be in a long step
 MIN_BYTES_PER_S = 2**20  # of a block over a network: longer timeout for large blocks
-_WAIT = 2**32 - 1  # in place of a block's length
+_WAIT = 2**32 - 1  # sent in place of a block's length
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Properties of blocks: only an engine with equal values can use them."""
+    """Properties of KV blocks: only an engine with equal values can use them."""
 
     version: str
     model: str
     kv_layout: str
     block_size: int
     block_bytes: int
-    state_bytes: int = 0  # of a slot; 0 for a model without states
+    state_bytes: int = 0  # size of a slot; 0 for a model without states
 
 
 class Read(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Requests blocks of a lease, each with its hash; they are sent up to the first block that the lease no longer
-    has.
+    """Requests blocks of a lease, each with its hash.
 
-    With `is_state` the named block is the last of the lease, and the state after it is sent in the form of a block.
+    Blocks are sent up to the first block that the lease no longer has. With `is_state` the named block is the last one
+    of the lease, and the state after it is sent in the form of a block.
     """
 
     request_id: str
@@ -53,7 +52,7 @@ class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Returns the `num_slots` slots of a segment that were filled first: they may be filled again."""
+    """Returns the `num_slots` slots of a segment that were filled first to the sender, which may fill them again."""
 
     num_slots: int
 
@@ -65,7 +64,7 @@ _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 
 
 class Peer(ProvenSocket, ABC):
-    """The other side of a connection. Subclasses define how blocks travel."""
+    """The other side of a connection between two engines. Subclasses define how blocks are sent."""
 
     magic = b"WEFTKVT4"
 
@@ -76,7 +75,7 @@ class Peer(ProvenSocket, ABC):
     # -- handshake ----------------------------------------------------------------------------
 
     def greet(self, secret: bytes, identity: Identity, engine_id: str) -> None:
-        """Handshake of the connecting side, with an engine of that id."""
+        """Performs the handshake of the connecting side with the engine `engine_id`."""
         self.prove_as_client(secret)
         self.send(identity)
         found, found_id = self.receive(_INTRODUCTION)
@@ -86,7 +85,7 @@ class Peer(ProvenSocket, ABC):
         self._timeout_s = MESSAGE_S
 
     def welcome(self, secret: bytes, identity: Identity, engine_id: str) -> None:
-        """Handshake of the accepting side."""
+        """Performs the handshake of the accepting side, whose engine is `engine_id`."""
         self.prove_as_server(secret)
         found = self.receive(_IDENTITY)
         self.send((identity, engine_id))
@@ -96,35 +95,35 @@ class Peer(ProvenSocket, ABC):
     # -- blocks -------------------------------------------------------------------------------
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
-        """Requests blocks of that many bytes; on the fetching side."""
+        """Requests blocks of `num_bytes` bytes each; for the fetching side."""
         self.send(read)
 
     @abstractmethod
     def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
-        """Receives the next block into a block of the pool; False if the lease no longer has it.
+        """Receives the next block into a block of the pool; False if the lease no longer has the requested block.
 
         The former content of the pool's block is lost in any case.
         """
 
     @abstractmethod
     def begin_blocks(self, num_bytes: int) -> None:
-        """Prepares for the first block of a `Read`; on the lending side."""
+        """Prepares for sending the first block of a `Read`; for the lending side."""
 
     @abstractmethod
     def send_block(
         self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
     ) -> None:
-        """Sends a block of the pool; unless it `is_last`, its end may arrive with the next data.
+        """Sends a block of the pool. Unless the block `is_last`, its end may arrive only with the next data.
 
-        After an error nothing else can be sent.
+        After an error nothing else can be sent on this connection.
         """
 
     def send_end(self) -> None:
-        """Reports that no further requested block follows."""
+        """Tells the peer that no further requested block follows."""
         self._put(length_of(0))
 
     def send_wait(self) -> None:
-        """Reports that the next block is still being computed."""
+        """Tells the peer that the next block is still being computed."""
         self._put(length_of(_WAIT))
 
     def _is_block_next(self, num_bytes: int) -> bool:

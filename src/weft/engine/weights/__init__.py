@@ -1,1 +1,1 @@
-"""Weights of an engine: loading, packed caches, shared memory, updates, adapters, sleep."""
+"""Weights of an engine: loading, cache of packed weights, shared memory, updates, adapters, sleep."""

@@ -1,4 +1,4 @@
-"""`DraftModel`: a draft model, or an MTP head of the served model, in memory beside it or able to be loaded again."""
+"""`DraftModel`: a draft model, or an MTP head of the served model, which can be released and loaded again."""
 
 import msgspec
 
@@ -17,9 +17,7 @@ from weft.model.open import find_model
 
 
 class DraftModel:
-    """A draft model; the engine's thread owns it. The draft model's pool has the same block numbers as the engine's
-    pool.
-    """
+    """A draft model, owned by the engine's thread. Its KV pool has the same block numbers as the engine's pool."""
 
     def __init__(
         self,
@@ -41,7 +39,10 @@ class DraftModel:
 
     @classmethod
     def load(cls, config: EngineConfig, packed: PackedWeights | None = None) -> "DraftModel | None":
-        """Reads its weights; None without a draft model. `packed` locates the weights that several engines share."""
+        """Reads the draft model's weights; returns None without a draft model.
+
+        `packed` is the location of weights that several engines share.
+        """
         speculation, compute = config.scheduler_config.speculation, config.compute_config
         if speculation is None or speculation.draft is None:
             return None
@@ -52,19 +53,19 @@ class DraftModel:
         return cls(draft, compute, None if packed is None else WeightStore(packed), overrides)
 
     def use_threads(self, num_threads: int) -> None:
-        """Sets the number of threads, also for after a sleep."""
+        """Sets the number of threads, now and after a sleep."""
         self._compute = msgspec.structs.replace(self._compute, num_threads=num_threads)
         runner: object = self.runner
         if isinstance(runner, ThreadedRunner):
             runner.set_num_threads(num_threads)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
-        """Allocates the KV pool."""
+        """Allocates the draft model's KV pool."""
         assert self.runner is not None
         self.runner.allocate_kv(num_blocks=num_blocks, block_size=block_size)
 
     def release(self) -> None:
-        """Frees weights and KV pool."""
+        """Frees the draft model's weights and KV pool."""
         self.runner = None
         if self._store is not None:
             self._store.leave()

@@ -1,4 +1,4 @@
-"""`EngineModel`: the model that an engine computes with, in memory or able to be loaded again.
+"""`EngineModel`: the model with which an engine computes; its memory can be released and restored.
 
 No other object may hold the runner: its memory is freed with the last reference.
 """
@@ -31,9 +31,7 @@ DISCARD = 2  # sleep level after which the weights are read from disk, whether c
 
 
 class EngineModel:
-    """The model of an engine; one thread owns it. Without a checkpoint it cannot be loaded again, and so never
-    sleeps.
-    """
+    """The model of an engine, owned by one thread. Without a checkpoint the model cannot be loaded again or sleep."""
 
     def __init__(
         self,
@@ -48,8 +46,8 @@ class EngineModel:
         self.draft: DraftModel | None = None  # set by the caller of `load`
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
-        self.checkpoint = checkpoint  # source of the weights
-        # Stamps of the files that the weights came from; None if they did not come from files.
+        self.checkpoint = checkpoint  # the files of the weights
+        # Stamps of the files that the weights were loaded from; None if they were not loaded from files.
         self._stamps: Stamps | None = stamps or Stamps(())
         self._store = store
         self._unlike = secrets.token_hex(16)
@@ -57,7 +55,7 @@ class EngineModel:
         self.counts_experts = bool(self.expert_loads())
         self._has_kv = False
         self.is_kv_wanted = True
-        self.sleep_level = 0  # level of the present sleep; 0 while the weights are loaded
+        self.sleep_level = 0  # level of the current sleep; 0 while the weights are loaded
 
     @classmethod
     def load(
@@ -68,7 +66,7 @@ class EngineModel:
         store: WeightStore | None = None,
         packed: PackedCache | None = None,
     ) -> "EngineModel":
-        """Reads the weights. Raises `ConfigError` if they cannot be served; for `report`, see `watched`."""
+        """Reads the weights. Raises `ConfigError` if they cannot be served; `watched` describes `report`."""
         stamps = Stamps(checkpoint.weight_files)  # first: a file may change while it is read
         watched = checkpoint.watched(report)
 
@@ -95,7 +93,7 @@ class EngineModel:
         return self.runner is not None and self._has_kv
 
     def sleep_refusal(self, level: int) -> str | None:
-        """Returns why the memory that such a sleep frees could not be restored; None if it can."""
+        """Returns why the memory that a sleep of this level frees could not be restored; None if it could."""
         if self.checkpoint is None or self.checkpoint.find_again is None:
             return (
                 "sleep needs a model that can be loaded again: this one was handed over in memory"
@@ -105,7 +103,7 @@ class EngineModel:
         return None
 
     def identity(self) -> str | None:
-        """Returns a text that tells these weights from others, across processes; None if there is none.
+        """Returns a text that distinguishes these weights from others, across processes; None if there is no such text.
 
         Raises `ConfigError` if a file has changed since it was loaded.
         """
@@ -115,10 +113,10 @@ class EngineModel:
         return _identity(self._config, self.checkpoint)
 
     def fingerprint(self) -> str:
-        """Returns a digest of the content of all weight files: equal weights on another machine have the same.
+        """Returns a digest of the content of all weight files; equal weights on another machine have the same digest.
 
-        Weights that came by an update have a random fingerprint. Raises `ConfigError` if a file has changed since
-        it was loaded.
+        Weights of a weight update have a random fingerprint. Raises `ConfigError` if a file has changed since it was
+        loaded.
         """
         if self._stamps is None:
             return self._unlike
@@ -140,22 +138,24 @@ class EngineModel:
         return digest.hexdigest()
 
     def part_seconds(self) -> dict[str, float]:
-        """Returns the runner's time by part of a step; empty if the runner does not measure it or is absent."""
+        """Returns the seconds that the runner spent on each part of its steps; empty if they are not measured."""
         runner: object = self.runner
         return runner.seconds() if isinstance(runner, TimedRunner) else {}
 
     def expert_loads(self) -> list[list[int]]:
-        """Returns token counts by MoE layer and expert; empty if the runner does not count or is absent."""
+        """Returns token counts by MoE layer and expert; empty if the runner does not count them or is absent."""
         runner: object = self.runner
         return runner.expert_loads() if isinstance(runner, RoutingRunner) else []
 
     def expert_balance(self) -> tuple[float, float]:
-        """See `RoutingRunner`; zeros if the runner is absent."""
+        """Returns the tokens of the mean and of the busiest expert (see `RoutingRunner`); zeros if the runner is
+        absent.
+        """
         runner: object = self.runner
         return runner.expert_balance() if isinstance(runner, RoutingRunner) else (0.0, 0.0)
 
     def use_threads(self, num_threads: int) -> None:
-        """Sets the number of threads, also for after a sleep."""
+        """Sets the number of threads, now and after a sleep."""
         assert self._config.compute_config is not None
         compute = msgspec.structs.replace(self._config.compute_config, num_threads=num_threads)
         self._config = msgspec.structs.replace(self._config, compute_config=compute)
@@ -166,7 +166,7 @@ class EngineModel:
             self.draft.use_threads(num_threads)
 
     def allocate_kv(self) -> None:
-        """Allocates the KV pool, and that of the draft model."""
+        """Allocates the KV pools of the model and of the draft model."""
         cache = self._config.cache_config
         assert self.runner is not None
         self._allocate(self.runner)
@@ -183,7 +183,7 @@ class EngineModel:
         )
 
     def release(self, level: int) -> None:
-        """Gives the memory of weights and KV pool back to the system."""
+        """Returns the memory of weights and KV pool to the system."""
         assert self.sleep_refusal(level) is None
         self._stop_keeping()
         self.runner, self._has_kv, self.is_kv_wanted = None, False, False
@@ -234,11 +234,11 @@ class EngineModel:
         restore: Callable[[Runner], None],
         packed: PackedWeights | None = None,
     ) -> None:
-        """Replaces the weights by others of the same model; `restore` loads the adapters into the new runner.
+        """Replaces the weights by other weights of the same model; `restore` loads the adapters into the new runner.
 
-        `is_lasting` means that the files still exist after a sleep. Until all weights are loaded nothing changes,
-        and an error has changed nothing: there is memory for both copies, or a `ConfigError`. If several engines
-        share weights, `packed` locates the new ones, which this engine or another packs.
+        `is_lasting` means that the files will still exist after a sleep. Nothing changes until all weights are loaded,
+        nor after an error: there is memory for both copies, or a `ConfigError` is raised. If several engines share
+        weights, `packed` is the location of the new weights, which this engine or another engine packs.
         """
         self._stop_keeping()
         if self._store is None or packed is None:
@@ -285,8 +285,10 @@ class EngineModel:
         return self._store.load(load, identity)
 
     def _check_room(self, checkpoint: Checkpoint) -> None:
-        """Checks the free memory first: pages of a pool and of packed weights are allocated when written, too late
-        to refuse.
+        """Raises `ConfigError` if there is too little free memory for a second copy of the weights.
+
+        The check comes first because pages of a pool and of packed weights are allocated only when they are written,
+        which is too late to refuse.
         """
         assert self._config.compute_config is not None
         backend = backend_of(self._config)
@@ -302,7 +304,7 @@ def _load_through(
     config: EngineConfig,
     file: PackedFile | None,
 ) -> tuple[Runner, Pooler | None]:
-    """Loads the model, with packed weights from the cache if it has them."""
+    """Loads the model; uses packed weights from the cache if it has them."""
 
     def load(stored: PackedFile | None) -> tuple[Runner, Pooler | None]:
         if stored is None:
@@ -333,4 +335,4 @@ def _find_again(former: Checkpoint) -> Checkpoint:
     found = former.find_again()
     if (found.spec, found.card.pooling) != (former.spec, former.card.pooling):
         raise ConfigError(f"{found.card.name} is another model now; restart the server to serve it")
-    return replace(found, find_again=former.find_again)  # for the sleep after this one
+    return replace(found, find_again=former.find_again)  # for the next sleep

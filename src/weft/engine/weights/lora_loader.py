@@ -1,4 +1,4 @@
-"""`LoraLoader`: the engine's part of LoRA adapters; the front decides which are loaded, and when."""
+"""`LoraLoader`: the engine's part of LoRA adapters; the front decides which adapters are loaded, and when."""
 
 from pathlib import Path
 
@@ -16,25 +16,25 @@ _BYTES_PER_BYTE = 4
 
 
 class LoraLoader:
-    """Loads adapters into the runner. Steps wait meanwhile: an adapter is small beside the model."""
+    """Loads adapters into the runner. Steps wait during the load, which is short: an adapter is small."""
 
     def __init__(self, model: EngineModel, config: EngineConfig) -> None:
         self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
         self._model = model
-        # Adapters by id, also while the engine sleeps: directory, and stamps of the files when they were read.
+        # Adapters by id, also while the engine sleeps: the directory, and the stamps of its files when they were read.
         self.loaded: dict[int, tuple[Path, Stamps]] = {}
 
     def load(self, command: AddLora) -> Reply:
-        """Loads an adapter, entirely or not at all; the reply has the reason of a failure."""
+        """Loads an adapter completely or not at all; the reply has the reason of a failure."""
         path, is_missing = Path(command.path), False
         try:
-            # Taken first: a file may change while it is read, and the stamps must be of the loaded content.
+            # Taken first: a file may change while it is read, and the stamps must belong to the loaded content.
             stamps = Stamps(filter(Path.is_file, (path / CONFIG_FILE, path / WEIGHTS_FILE)))
             self._read(command.lora_id, path, self._adapters(self._model.runner))
         except (ConfigError, NotFound) as error:
             refusal, is_missing = str(error), isinstance(error, NotFound)
-        except OSError as error:  # a path that the system refuses to read
+        except OSError as error:  # the system refuses to read the path
             refusal = f"{path}: cannot be read ({error.strerror or error})"
         except MemoryError:
             refusal = f"{path}: not enough memory"
@@ -50,7 +50,9 @@ class LoraLoader:
             self._adapters(self._model.runner).remove_adapter(lora_id)
 
     def restore(self, runner: Runner | None) -> None:
-        """Loads all adapters into a new runner; a `ConfigError` names an adapter whose files have changed."""
+        """Loads all adapters into a new runner; raises a `ConfigError` that names an adapter whose files have
+        changed.
+        """
         for lora_id, (path, stamps) in self.loaded.items():
             stamps.check()
             self._read(lora_id, path, self._adapters(runner))
@@ -71,7 +73,9 @@ class LoraLoader:
 
 
 def _check_room(path: Path, free: int) -> None:
-    """Checks memory: an adapter with its own embedding and head is larger than the memory reserved for it."""
+    """Raises `ConfigError` if memory is short: an adapter with its own embedding and head exceeds the reserved
+    memory.
+    """
     file = path / WEIGHTS_FILE
     needed = _BYTES_PER_BYTE * file.stat().st_size if file.is_file() else 0
     if needed > free:

@@ -1,4 +1,4 @@
-"""`PackedCache`: keeps packed weights on disk, so that the next process with the same model need not pack them."""
+"""`PackedCache`: stores packed weights on disk, so that the next process with the same model need not pack them."""
 
 import atexit
 import logging
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 log = logging.getLogger("weft.engine")
 
-# Smaller models are packed faster than a file is checked.
+# Smaller models are packed faster than a cached file is checked.
 _LEAST_BYTES = 64 << 20
-# A file that changes twice within a tick of the disk's clock has the same time for both changes.
+# A file that changes twice within one tick of the disk's clock has the same time for both changes.
 _CLOCK_TICK_NS = 2_000_000_000
 _DELAY_S = 2.0  # writing starts later, so that it does not slow down the first answers
 _LAZINESS = 19
 _WRITE_BYTES = 8 << 20
-_SYNC_BYTES = 64 << 20  # bounds the data that waits for the disk
+_SYNC_BYTES = 64 << 20  # limit of the data that waits for the disk
 _HUGE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Identifies packed weights: the source files, and the key of everything that determines how they are packed."""
+    """Identifies packed weights: the source files, and a key of everything else that determines the packed weights."""
 
     key: str
     model: str
@@ -55,8 +55,9 @@ class _Wanted:
 
 
 class PackedCache:
-    """A directory of packed weights. The cache never makes a start fail: weights that cannot be read are packed
-    again, and a failed write is skipped.
+    """A directory of packed weights. The cache never makes a start fail.
+
+    Weights that cannot be read are packed again, and a failed write is skipped.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class PackedCache:
 
     @classmethod
     def of(cls, config: EngineConfig) -> "PackedCache | None":
-        """Returns the cache of this user; None if it is switched off."""
+        """Returns the cache of this user; None if the cache is switched off."""
         max_bytes, directory = (
             config.model_config.packed_cache_bytes,
             packed_files.packed_directory(),
@@ -88,8 +89,9 @@ class PackedCache:
         config: EngineConfig,
         load: Callable[[PackedFile | None], tuple[Runner, T]],
     ) -> tuple[Runner, T]:
-        """Returns the result of `load` on the cached file. Without one, calls `load(None)`, and caches the packed
-        weights for the next start.
+        """Returns the result of `load` for the cached file.
+
+        Without a cached file, returns `load(None)` and writes the packed weights to the cache for the next start.
         """
         wanted = self._wanted(checkpoint, config)
         if wanted is None:
@@ -160,12 +162,12 @@ class PackedCache:
 
 
 class _Stopped(Exception):
-    """The write was cancelled."""
+    """The write of a cache file was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Keeper:
-    """Writes one file in the background."""
+    """Writes one cache file in the background."""
 
     directory: Path
     max_bytes: int
@@ -174,7 +176,7 @@ class _Keeper:
     is_stopped: threading.Event
 
     def keep(self, parts: Sequence[memoryview]) -> None:
-        """Writes the parts as one file, entirely or not at all; skips it if there is no room."""
+        """Writes the parts as one file, completely or not at all; skips the file if the disk has too little space."""
         with suppress(OSError):  # runs at low priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LAZINESS)
         num_bytes = sum(part.nbytes for part in parts)
@@ -194,7 +196,7 @@ class _Keeper:
             log.info("packed weights are not kept in %s: %s", self.directory, error)
 
     def _sources(self) -> tuple[SourceFile, ...] | None:
-        """Returns the checkpoint's files with digests; None if they changed since they were packed."""
+        """Returns the checkpoint's files with digests; None if the files changed since they were packed."""
         found = [(path, packed_files.stamp_of(path)) for path in self.wanted.paths]
         latest = max(max(stamp[2:]) for _, stamp in found)
         # After this pause, a later change of a file has another time than the change before.
@@ -279,7 +281,7 @@ class _Pieces:
 
 
 def _read(descriptor: int, wanted: _Wanted, path: Path) -> PackedFile | None:
-    """Returns the packed file; None if the weights must be packed again, which the log explains."""
+    """Returns the packed file; None if the weights must be packed again, with the reason in the log."""
     try:
         file = _checked(descriptor, wanted)
     except OSError as error:  # a disk error
@@ -295,14 +297,14 @@ def _read(descriptor: int, wanted: _Wanted, path: Path) -> PackedFile | None:
 
 
 def _checked(descriptor: int, wanted: _Wanted) -> PackedFile | None:
-    """Returns the packed file if it holds exactly these weights, else None."""
+    """Returns the packed file if it contains exactly the wanted weights, else None."""
     label = packed_files.read_label(descriptor)
     if label is None or label.key != wanted.key or not _are_sources(label, wanted.paths):
         return None
     is_whole, num_huge_bytes = packed_files.read_whole(descriptor, label)
     if not is_whole:
         return None
-    # Reading a map with small pages has 0.9 of the speed; copying takes a tenth of the time of packing.
+    # Reading mapped memory with small pages reaches 0.9 of the speed; copying takes a tenth of the time of packing.
     is_small = num_huge_bytes < _HUGE_SHARE * label.num_bytes
     is_copied = is_small and packed_files.has_huge_pages()
     return PackedFile(descriptor, is_published=True, is_copied=is_copied)
@@ -331,7 +333,7 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 
 def copied(stored: PackedFile, file: PackedFile) -> PackedFile:
-    """Copies the stored weights into an in-memory file, for engines that map that file."""
+    """Copies the stored weights into an in-memory file, and returns it for engines that map that file."""
     os.ftruncate(file.descriptor, 0)
     at, size = 0, os.fstat(stored.descriptor).st_size
     os.lseek(file.descriptor, 0, os.SEEK_SET)

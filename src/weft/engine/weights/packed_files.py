@@ -1,8 +1,8 @@
-"""Packed weights on disk: the file format, and the directory of files.
+"""Packed weights on disk: the format of a file, and the directory of files.
 
-A file begins with the data that `SharingBackend.load_shared` maps. A label follows: what the data was made of, with
-digests of all data, and a digest of the label. A file that does not match exactly is not a packed file. It holds
-numbers only, and nothing in it is ever run.
+A file begins with the data that `SharingBackend.load_shared` maps. A label follows, with the origin of the data and
+digests of all data, and then a digest of the label. A file that does not match exactly is not used. A file contains
+only numbers, and nothing in it is ever executed.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ _FREE_PARTS = 4
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of the checkpoint: its stamp and the digest of its content when it was packed."""
+    """A file of the checkpoint: its stamp, and the digest of its content at the time of packing."""
 
     path: str
     stamp: tuple[int, int, int, int]
@@ -46,9 +46,9 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """Origin of a packed file. `key` is everything that determines how the weights of `sources` are packed.
+    """Origin of a packed file. `key` has everything that determines how the weights of `sources` are packed.
 
-    `digests` are those of the file's pieces. `looked_ns` is the time when the sources were last checked.
+    `digests` are the digests of the file's pieces. `looked_ns` is the time when the sources were last checked.
     """
 
     key: str
@@ -68,7 +68,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
 
 
 def packed_directory() -> Path | None:
-    """Returns the directory of packed files; see `cache_directory`."""
+    """Returns the user's directory of packed files; None for a user without a home directory."""
     return cache_directory("packed")
 
 
@@ -79,7 +79,7 @@ def stamp_of(path: Path) -> tuple[int, int, int, int]:
 
 
 def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
-    """Returns the digest of the file's content; `on_piece` is called for each piece, and may raise."""
+    """Returns the digest of the file's content; `on_piece` is called after each piece, and may raise to stop."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(PIECE_BYTES):
@@ -89,7 +89,7 @@ def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
 
 
 def open_packed(path: Path) -> int | None:
-    """Returns a file descriptor; None if the file is missing or another user could have written it."""
+    """Returns a file descriptor for reading; None if the file is missing or another user could have written it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -101,7 +101,7 @@ def open_packed(path: Path) -> int | None:
 
 
 def read_label(descriptor: int) -> Label | None:
-    """Returns the file's label if its digest matches, else None."""
+    """Returns the file's label if its digest matches; otherwise None."""
     size = os.fstat(descriptor).st_size
     footer = os.pread(descriptor, _FOOTER_BYTES, max(size - _FOOTER_BYTES, 0))
     if len(footer) != _FOOTER_BYTES or not footer.endswith(_MAGIC):
@@ -121,7 +121,7 @@ def read_label(descriptor: int) -> Label | None:
 
 
 def footer_of(label: Label) -> bytes:
-    """Encodes the label and its digest: the end of a file."""
+    """Returns the end of a packed file: the encoded label and its digest."""
     text = msgspec.msgpack.encode(label)
     return text + xxhash.xxh3_128(text).digest() + len(text).to_bytes(8, "little") + _MAGIC
 
@@ -163,7 +163,7 @@ def _huge_bytes() -> int:
 
 
 def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
-    """Yields the packed files, least recently used first; their content is not checked."""
+    """Yields the packed files, least recently used first, without a check of their content."""
     for _, path in [] if directory is None else sorted(_used(directory)):
         descriptor = open_packed(path)
         if descriptor is None:
@@ -186,7 +186,7 @@ def _used(directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
-    """Returns why a file of this size must not be written; None if it may be."""
+    """Returns why a file of this size must not be written; None if it may be written."""
     needs = f"{format_bytes(num_bytes)} of packed weights are not kept for the next start"
     if num_bytes > max_bytes:
         return f"{needs}: --packed-cache-bytes is {format_bytes(max_bytes)}"
@@ -197,7 +197,7 @@ def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
 
 
 def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
-    """Removes unfinished files, and least recently used files until `num_bytes` more fit."""
+    """Removes unfinished files, and least recently used files until there is space for `num_bytes` more."""
     for path in directory.glob(f"{_UNFINISHED}*"):
         with suppress(OSError), path.open("rb") as file:
             # Fails while another process writes the file.
@@ -213,7 +213,7 @@ def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
 
 
 def create_unfinished(directory: Path) -> tuple[int, Path]:
-    """Creates a file that its writer locks; returns its descriptor and its name until it is complete."""
+    """Creates and locks a file for writing; returns its descriptor and its temporary name."""
     path = directory / f"{_UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """Packed weights that all engines of a server map; the first engine that needs them packs them.
 
-They lie in in-memory files, which the front owns and the engines open through /proc. There are two files, so that
-one serves while the other is filled. An engine that maps a file has a shared lock on it; an engine that fills or
-empties it has the exclusive lock. A dead engine's locks are released by the system.
+The weights are in in-memory files, which the front owns and the engines open through /proc. There are two files, so
+that one is in use while the other is filled. An engine that maps a file has a shared lock on it; an engine that fills
+or empties it has the exclusive lock. The system releases a dead engine's locks.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from weft.engine.ipc.weight_files import PackedWeights
 T = TypeVar("T")
 
 _DIGEST_BYTES = 32
-# Random pause, so that engines that want the same lock do not collide again.
+# Range of the random pause, so that engines that want the same lock do not collide again.
 _RETRY_S = (0.001, 0.02)
 
 
@@ -36,14 +36,14 @@ def has_shared_weights(config: EngineConfig) -> bool:
 
 
 class WeightStore:
-    """An engine's access to the files; its thread owns it."""
+    """An engine's access to the files of packed weights; owned by the engine's thread."""
 
     def __init__(self, given: PackedWeights) -> None:
         self._files = []
         for path in given.paths:
             try:
                 file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:  # the system hides processes from each other
+            except OSError as error:  # the system hides the files of other processes
                 raise ConfigError(
                     f"{path} cannot be opened ({error.strerror}): several engines have their weights there"
                 ) from error
@@ -52,9 +52,9 @@ class WeightStore:
         self._given = given
 
     def load(self, load: Callable[[PackedFile], T], identity: str | None) -> T:
-        """Returns the result of `load` on the file with the weights; packs them first if they are missing.
+        """Returns the result of `load` on the file with the weights; packs the weights first if they are missing.
 
-        `identity` tells these weights from others, across processes; see `has`.
+        `identity` distinguishes these weights from others, across processes; `has` compares it.
         """
         file = self._files[self._given.place]
         try:
@@ -65,7 +65,7 @@ class WeightStore:
                 if not _locked_alone(file):
                     time.sleep(random.uniform(*_RETRY_S))
                 elif not self._is_published(file):
-                    # Another engine may have packed them before this lock.
+                    # Another engine may have packed the weights before this engine got the lock.
                     self._pack(file, load, identity)
         except BaseException:
             self.leave()
@@ -76,17 +76,21 @@ class WeightStore:
         return self._mark(self._files[self._given.place])[_DIGEST_BYTES:] == _digest(identity)
 
     def move(self, given: PackedWeights) -> PackedWeights:
-        """Uses these weights from the next `load` on; returns the former ones."""
+        """Makes the next `load` use these weights; returns the former location."""
         former, self._given = self._given, given
         return former
 
     def read_anew(self) -> None:
-        """See `WeightFiles.read_anew`, which affects only engines that start later."""
+        """Makes the next `load` read the weights from disk.
+
+        `WeightFiles.read_anew` does so for engines that start later.
+        """
         self._given = msgspec.structs.replace(self._given, may_pack=True)
 
     def leave(self, given: PackedWeights | None = None) -> None:
-        """Releases this engine's lock, once it maps nothing. The last engine to leave gives the memory back to the
-        system.
+        """Releases this engine's lock, once the engine maps nothing.
+
+        The last engine that leaves returns the memory to the system.
         """
         self._leave(self._files[(given or self._given).place])
 
@@ -118,11 +122,10 @@ class WeightStore:
 
 
 def _locked_alone(file: int) -> bool:
-    """Tries to turn the shared lock into the exclusive one; on failure the file is left unlocked, so that others
-    can try.
+    """Tries to turn the shared lock into the exclusive lock; True on success.
 
-    Waiting for the exclusive lock is not an option: another engine that was first keeps its shared lock while it
-    serves.
+    On failure the file is left unlocked, so that other engines can try. The engine cannot wait for the exclusive lock:
+    another engine that was first keeps its shared lock while it serves.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

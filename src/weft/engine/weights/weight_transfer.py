@@ -1,7 +1,7 @@
 """`WeightTransfer`: receives weights that another program sends while the engine serves, and checks them.
 
-Tensors in shared memory are copied at once, so that the sender may reuse its segment. Files are read when the
-update is finished, and must exist until then.
+Tensors in shared memory are copied at once, so that the sender may reuse its segment. Files are read when the update is
+finished, and must exist until then.
 """
 
 import os
@@ -28,7 +28,7 @@ _MAX_NAMED = 5
 
 
 def read_weight_transfer(given: str | dict[str, Any] | None) -> WeightTransferConfig | None:
-    """Reads `--weight-transfer-config`: JSON, or from Python the same as a dict."""
+    """Reads `--weight-transfer-config`: JSON text, or in Python a dict."""
     if given is None:
         return None
     config = read_json(TRANSFER_FLAG, given, WeightTransferConfig)
@@ -49,20 +49,21 @@ def read_weight_transfer(given: str | dict[str, Any] | None) -> WeightTransferCo
 
 
 class WeightTransfer:
-    """State of one weight update; the engine's thread owns it. An error means that the open update must end;
-    nothing else changes.
+    """State of one weight update, owned by the engine's thread. After an error the update must end.
+
+    An error changes nothing else.
     """
 
     def __init__(self, config: WeightTransferConfig | None, checkpoint: Checkpoint | None) -> None:
         self._config = config
         self._needed = {} if checkpoint is None else checkpoint.needed
         self._is_ready = False
-        self._sent: dict[str, StoredTensor] | None = None  # tensors of the open update
-        self._staging: int | None = None  # the in-memory file that holds them
+        self._sent: dict[str, StoredTensor] | None = None  # tensors of the update in progress
+        self._staging: int | None = None  # the in-memory file that has these tensors
 
     @property
     def is_lasting(self) -> bool:
-        """True if weights are sent as files that stay."""
+        """True if weights are sent as files that stay on disk."""
         return self._config is not None and self._config.backend == "safetensors"
 
     def init(self) -> None:
@@ -75,7 +76,7 @@ class WeightTransfer:
         self._is_ready = True
 
     def start(self) -> None:
-        """Opens an update."""
+        """Begins an update."""
         if not self._is_ready:
             raise FailedPrecondition("init_weight_transfer_engine has not been called")
         if self._sent is not None:
@@ -85,7 +86,7 @@ class WeightTransfer:
         self._sent = {}
 
     def update(self, command: UpdateWeights) -> None:
-        """Adds tensors to the update; a tensor that was sent before is an error."""
+        """Adds tensors to the update; raises for a tensor that was sent before."""
         sent = self._open()
         if command.tensors:
             self._check(sent, [(t.name, t.dtype, t.shape) for t in command.tensors])
@@ -96,7 +97,7 @@ class WeightTransfer:
         sent |= stored
 
     def complete(self) -> Mapping[str, StoredTensor]:
-        """Returns all tensors of the update; `ConfigError` if any is missing."""
+        """Returns all tensors of the update; raises `ConfigError` if a tensor is missing."""
         sent = self._open()
         missing = [name for name in self._needed if name not in sent]
         if missing:
@@ -107,7 +108,7 @@ class WeightTransfer:
         return sent
 
     def close(self) -> None:
-        """Forgets the open update; idempotent."""
+        """Drops the update in progress; idempotent."""
         self._sent = None
         if self._staging is not None:
             os.close(self._staging)
@@ -121,7 +122,7 @@ class WeightTransfer:
     def _check(
         self, sent: Mapping[str, StoredTensor], tensors: Iterable[tuple[str, str, tuple[int, ...]]]
     ) -> None:
-        """Checks that each tensor belongs to the checkpoint, has its dtype and shape, and was not sent before."""
+        """Raises unless each tensor belongs to the checkpoint, has its dtype and shape, and was not sent before."""
         seen = set(sent)
         for name, dtype, shape in tensors:
             needed = self._needed.get(name)
@@ -146,7 +147,7 @@ class WeightTransfer:
         return stored
 
     def _stage(self, command: UpdateWeights) -> dict[str, StoredTensor]:
-        """Copies tensors from the segment into an in-memory file."""
+        """Copies tensors from the sender's shared memory segment into an in-memory file."""
         sizes = [_num_bytes(tensor) for tensor in command.tensors]
         free = free_memory_bytes()
         if sum(sizes) > free:

@@ -1,4 +1,4 @@
-"""`WeightUpdates`: the calls that send and activate new weights. Each call succeeds as a whole or changes nothing."""
+"""`WeightUpdates`: the commands that send and activate new weights. Each succeeds completely or changes nothing."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ from weft.engine.weights.weight_transfer import WeightTransfer
 
 
 class WeightUpdates:
-    """Weight updates of an engine; its thread owns it. `on_replaced` is called after the weights were replaced."""
+    """Weight updates of an engine, owned by its thread. `on_replaced` is called after the weights were replaced."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class WeightUpdates:
         self._on_replaced = on_replaced
 
     def close(self) -> None:
-        """Forgets an open update."""
+        """Drops an update in progress."""
         self._transfer.close()
 
     def handle(self, command: Transfer) -> Reply:
-        """Executes a command. If the reply has a refusal, no update is open any more, and nothing else has changed."""
+        """Executes a command. After a reply with a refusal no update is in progress, and nothing else has changed."""
         reply = attempt(command.call_id, partial(self._handle, command))
         if not reply.is_done and isinstance(command, UpdateWeights | FinishWeightUpdate):
             self._transfer.close()
@@ -64,7 +64,7 @@ class WeightUpdates:
                 assert_never(command)
 
     def _finish(self, command: FinishWeightUpdate) -> None:
-        # Every engine knows the files of an update; only the engine that packs has tensors from shared memory.
+        # Every engine knows the files of an update; only the engine that packs has the tensors from shared memory.
         is_sent = self._transfer.is_lasting or not command.is_elsewhere
         sent = self._transfer.complete() if is_sent else {}
         if not self._model.has_weights:
