@@ -9,6 +9,7 @@ from weft.core.errors import ConfigError
 from weft.core.values.declare import Flag
 from weft.core.values.speech import MAX_FILE_BYTES
 from weft.http.tls import TlsFiles
+from weft.web.http.root_path import VALID
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 
@@ -31,6 +32,14 @@ class HttpOptions:
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     port: Annotated[int, Flag("Port of the HTTP server; 0 takes a free one.", "Server")] = 8000
     shares_port: bool = False
+    root_path: Annotated[
+        str | None,
+        Flag(
+            "Prefix that paths may have, such as /llm, behind a proxy that serves Weft under a path and keeps this "
+            "path in requests.",
+            "Server",
+        ),
+    ] = None
     api_keys: Annotated[
         tuple[str, ...],
         Flag(
@@ -163,6 +172,10 @@ class HttpOptions:
         """Raises `ConfigError` with the flag's name for settings that would leave the server open or useless."""
         if not all(key.strip() for key in (*self.api_keys, *self.control_api_keys)):
             raise ConfigError("--api-key and --control-api-key must not be empty")
+        if self.root_path is not None and not VALID.fullmatch(self.root_path):
+            raise ConfigError(
+                f"--root-path {self.root_path!r} must begin with / and have no / at its end, such as /llm"
+            )
         if self.ssl_cert_reqs not in (None, 0, 1, 2):
             raise ConfigError(f"--ssl-cert-reqs must be 0, 1 or 2, not {self.ssl_cert_reqs}")
         for origin in self.allowed_origins:

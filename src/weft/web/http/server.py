@@ -17,6 +17,7 @@ from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.protocol import Connections, LimitedProtocol
+from weft.web.http.root_path import RootPath
 from weft.web.http.state import ServerState
 from weft.web.served import Served
 
@@ -53,8 +54,9 @@ class HttpServer:
         listen.
         """
         options = self._options
+        app = self._app if options.root_path is None else RootPath(self._app, options.root_path)
         config = Config(
-            self._app,
+            app,
             access_log=False,
             interface="asgi3",
             lifespan="off",
