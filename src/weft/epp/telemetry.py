@@ -36,6 +36,7 @@ class Telemetry:
             ClusterReader(found) if isinstance(found, ClusterExtractorParameters) else None
         )
         self._extractor = found if isinstance(found, ExtractorParameters) else ExtractorParameters()
+        assembly.pool.join_by(self._extractor.engine_label_key)
         self._series = dict(ENGINES) | {
             engine.name: configured(engine) for engine in self._extractor.engine_configs
         }

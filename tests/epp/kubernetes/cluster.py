@@ -20,16 +20,20 @@ LABELS = {"app": "vllm"}
 
 def pod(number: int, *, ready: bool = True, ip: str = "", **metadata: Any) -> dict[str, Any]:
     """Pod p1 at 10.0.0.1, and so on."""
-    restarts = metadata.pop("restarts", 0)
+    restarts, sidecar = metadata.pop("restarts", 0), metadata.pop("sidecar", 0)
     return {
         "metadata": {
             "name": f"p{number}", "namespace": "ns", "uid": f"u{number}", "labels": LABELS, **metadata
         },
-        "spec": {"containers": []},
+        "spec": {"containers": [
+            {"name": "server", "ports": [{"containerPort": 8000}, {"containerPort": 9000}]}, {"name": "sidecar"}
+        ]},
         "status": {
             "podIP": ip or f"10.0.0.{number}",
             "conditions": [{"type": "Ready", "status": str(ready)}],
-            "containerStatuses": [{"restartCount": restarts}],
+            "containerStatuses": [
+                {"name": "server", "restartCount": restarts}, {"name": "sidecar", "restartCount": sidecar}
+            ],
         },
     }  # fmt: skip
 

@@ -57,11 +57,21 @@ async def test_pods_come_and_go(api: ApiServerDouble):
     [
         (pod(1), True),
         (pod(1, annotations={"a": "b"}), True),
+        (pod(1, labels=LABELS | {"team": "b"}), True),
+        (pod(1, sidecar=3), True),
         (pod(1, uid="another"), False),
         (pod(1, restarts=1), False),
         (pod(1, ip="10.0.0.9"), False),
     ],
-    ids=["the same", "annotated", "made anew", "restarted", "moved"],
+    ids=[
+        "the same",
+        "annotated",
+        "labelled",
+        "with a restarted sidecar",
+        "made anew",
+        "restarted",
+        "moved",
+    ],
 )
 async def test_another_incarnation_is_another_endpoint(
     api: ApiServerDouble, later: dict, is_same: bool

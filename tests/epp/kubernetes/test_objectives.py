@@ -10,6 +10,7 @@ from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 
 NEW = "apis/llm-d.ai/v1alpha2/namespaces/ns/"
+V1 = "apis/llm-d.ai/v1/namespaces/ns/"
 OLD = "apis/inference.networking.x-k8s.io/v1alpha2/namespaces/ns/"
 OBJECTIVES, REWRITES = "inferenceobjectives", "inferencemodelrewrites"
 OURS = {"name": "llm", "group": "inference.networking.k8s.io"}
@@ -59,6 +60,19 @@ async def test_priorities_are_those_of_objectives(api: ApiServerDouble, picker: 
     await until(lambda: priorities() == [1, -1, 0])
     await api.tear()
     assert priorities() == [1, -1, 0]
+
+
+async def test_fields_of_later_versions_leave_the_priority(api: ApiServerDouble, picker: Picker):
+    """Also in a reference; and v1's list of pools is read."""
+    later = {**OURS, "sectionName": "a"}
+    api.put(NEW + OBJECTIVES, made("later", priority=7, poolRef=later, latencyBudget="5s"))
+    api.put(
+        V1 + OBJECTIVES, made("several", priority=8, poolRef=None, poolRefs=[{"name": "x"}, OURS])
+    )
+    api.put(V1 + OBJECTIVES, made("others", priority=9, poolRef=None, poolRefs=[{"name": "x"}]))
+    await until(lambda: picker.director.objects.priority("later") == 7)
+    await until(lambda: picker.director.objects.priority("several") == 8)
+    assert picker.director.objects.priority("others") == 0
 
 
 async def test_a_reference_without_a_group_is_by_name(api: ApiServerDouble, picker: Picker):

@@ -49,15 +49,35 @@ def test_subset_allows_by_address_and_port(subset, found: list[str]):
 
 
 def test_unchanged_endpoints_keep_their_state():
-    """Only what changed is another endpoint."""
+    """Another address is another endpoint."""
     pool = pool_of(2)
     one, two = pool
     left = []
     pool.on_left(left.append)
-    pool.replace("test", [(one.spec, "10.0.0.1"), (spec(2, zone="b"), "10.0.0.2")])
+    pool.replace("test", [(one.spec, "10.0.0.1"), (spec(2), "10.0.0.9")])
     assert left == [two]
     assert next(iter(pool)) is one
+
+
+def test_an_endpoint_keeps_its_state_under_other_labels():
+    """Its caches hold what they held; readers of labels see the new ones, in a new list of endpoints."""
+    pool = pool_of(2)
+    one, two = pool
+    members, left = pool.ready, []
+    pool.on_left(left.append)
+    pool.replace("test", [(one.spec, "10.0.0.1"), (spec(2, zone="b"), "10.0.0.2")])
+    assert (left, list(pool)) == ([], [one, two])
     assert [endpoint.labels for endpoint in pool] == [{}, {"zone": "b"}]
+    assert pool.ready is not members
+
+
+def test_an_endpoint_joins_anew_when_a_label_changes_that_is_read_as_it_joins():
+    """As the label of its engine is, by which it is polled."""
+    pool = pool_of(1)
+    pool.join_by("engine")
+    (former,) = pool
+    pool.replace("test", [(spec(1, engine="sglang"), "10.0.0.1")])
+    assert next(iter(pool)) is not former
 
 
 @given(st.lists(st.sets(st.integers(1, 9)), max_size=20))

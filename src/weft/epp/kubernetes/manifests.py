@@ -39,9 +39,29 @@ class Condition(_Part, frozen=True):
     status: str
 
 
+class ContainerPort(_Part, frozen=True):
+    """A port that a container declares."""
+
+    container_port: int = 0
+
+
+class Container(_Part, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+    ports: list[ContainerPort] | None = None
+
+
+class PodSpec(_Part, frozen=True):
+    """Containers of a pod."""
+
+    containers: list[Container] | None = None
+
+
 class ContainerStatus(_Part, frozen=True):
     """Restart count of a container."""
 
+    name: str = ""
     restart_count: int = 0
 
 
@@ -56,6 +76,7 @@ class PodStatus(_Part, frozen=True):
 class Pod(Object, frozen=True):
     """A pod."""
 
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
     @property
@@ -67,8 +88,9 @@ class Pod(Object, frozen=True):
         return found == ["True"]
 
     def endpoints(self, ports: tuple[int, ...]) -> list[EndpointSpec]:
-        """Returns an endpoint for each port, named by its rank. A restarted pod gives new endpoints."""
-        restarts = sum(each.restart_count for each in self.status.container_statuses or ())
+        """Returns an endpoint for each port, named by its rank. A restart of the port's container gives a new
+        endpoint.
+        """
         return [
             EndpointSpec(
                 name=f"{self.metadata.name}-rank-{rank}",
@@ -76,10 +98,23 @@ class Pod(Object, frozen=True):
                 address=self.status.pod_ip,
                 port=port,
                 labels=self.metadata.labels or {},
-                incarnation=f"{self.metadata.uid}/{restarts}",
+                incarnation=f"{self.metadata.uid}/{self._num_restarts(port)}",
             )
             for rank, port in enumerate(ports)
         ]
+
+    def _num_restarts(self, port: int) -> int:
+        """Restarts of the containers that declare a port; of all containers if none does."""
+        servers = {
+            container.name
+            for container in self.spec.containers or ()
+            if any(each.container_port == port for each in container.ports or ())
+        }
+        return sum(
+            each.restart_count
+            for each in self.status.container_statuses or ()
+            if not servers or each.name in servers
+        )
 
 
 class TargetPort(_Part, frozen=True):

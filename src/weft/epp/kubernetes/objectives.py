@@ -1,23 +1,35 @@
 """InferenceObjectives and InferenceModelRewrites of a pool, from all API groups that have them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from weft.epp.kubernetes.api import ApiServer
 from weft.epp.kubernetes.reflector import Kind, Object, Pace, Reflector
 from weft.epp.pool.objects import ModelRewrite, ObjectiveSpec, Objects, PoolRef, RewriteSpec
 
-# API groups of objects; if both have an object of the same name, the first group wins.
-_GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
-_VERSION: Final = "v1alpha2"
+# API groups and versions of objects; if several have an object of the same name, the first one wins.
+_GROUPS: Final = (
+    "llm-d.ai/v1", "llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2",
+)  # fmt: skip
 # Default of a poolRef's group, which the API server fills in; no InferencePool has this group.
 _UNSAID_GROUP: Final = "llm-d.ai"
+
+
+class _PoolRef(PoolRef, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A reference that may have fields of later versions."""
+
+
+class _ObjectiveSpec(ObjectiveSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A specification that may have fields of later versions: its priority counts all the same."""
+
+    pool_ref: _PoolRef | None = None
+    pool_refs: list[_PoolRef] = []  # type: ignore[assignment]
 
 
 class InferenceObjective(Object, frozen=True):
     """An InferenceObjective: the priority of requests."""
 
-    spec: ObjectiveSpec = ObjectiveSpec()
+    spec: _ObjectiveSpec = _ObjectiveSpec()
 
 
 class InferenceModelRewrite(Object, frozen=True):
@@ -56,7 +68,7 @@ class FollowedObjects:
             Reflector(
                 self._api,
                 Kind(
-                    path=f"apis/{group}/{_VERSION}/namespaces/{self._api.namespace}/{plural}",
+                    path=f"apis/{group}/namespaces/{self._api.namespace}/{plural}",
                     type=type_,
                     is_optional=True,
                 ),
@@ -71,18 +83,17 @@ class FollowedObjects:
         rewrites: dict[str, ModelRewrite] = {}
         for objectives in self._objectives:
             for objective in objectives.objects.values():
-                if self._is_ours(objective.spec.pool_ref):
+                if self._is_ours(objective.spec.pools):
                     priorities.setdefault(objective.metadata.name, objective.spec.priority)
         for reflector in self._rewrites:
             for rewrite in reflector.objects.values():
-                if self._is_ours(rewrite.spec.pool_ref):
+                if self._is_ours(rewrite.spec.pools):
                     meta = rewrite.metadata
                     created = meta.creation_timestamp or ""
                     made = ModelRewrite(meta.name, created, rewrite.spec.rules)
                     rewrites.setdefault(meta.name, made)
         self._changed(Objects(priorities, rewrites.values()))
 
-    def _is_ours(self, ref: PoolRef | None) -> bool:
-        if ref is None:
-            return True
-        return ref.name == self._pool_name and ref.group in {None, _UNSAID_GROUP, self._pool_group}
+    def _is_ours(self, refs: Sequence[PoolRef]) -> bool:
+        groups = {None, _UNSAID_GROUP, self._pool_group}
+        return not refs or any(ref.name == self._pool_name and ref.group in groups for ref in refs)

@@ -26,6 +26,12 @@ class ObjectiveSpec(Part, frozen=True, kw_only=True):
 
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
     pool_ref: PoolRef | None = None
+    pool_refs: list[PoolRef] = []  # in place of `pool_ref`, of version v1
+
+    @property
+    def pools(self) -> Sequence[PoolRef]:
+        """The pools it is for; empty if it is for all."""
+        return [*([self.pool_ref] if self.pool_ref else []), *self.pool_refs]
 
 
 class ModelMatch(Part, frozen=True, kw_only=True):
@@ -75,6 +81,11 @@ class RewriteSpec(Part, frozen=True, kw_only=True):
 
     rules: Annotated[list[Rule], msgspec.Meta(min_length=1)]
     pool_ref: PoolRef | None = None
+
+    @property
+    def pools(self) -> Sequence[PoolRef]:
+        """The pools it is for; empty if it is for all."""
+        return [self.pool_ref] if self.pool_ref else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,23 +74,25 @@ class ObjectFiles:
             return
         if head.kind == "InferenceObjective":
             objective = decode(head.spec, ObjectiveSpec, f"{where}.spec")
-            if self._is_ours(objective.pool_ref, head.name, where):
+            if self._is_ours(objective.pools, head.name, where):
                 if head.name in priorities:
                     raise ConfigError(f"{where}.metadata.name: duplicate {head.name!r}")
                 priorities[head.name] = objective.priority
         else:
             rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")
-            if self._is_ours(rewrite.pool_ref, head.name, where):
+            if self._is_ours(rewrite.pools, head.name, where):
                 rewrites.append(ModelRewrite(head.name, head.created, rewrite.rules))
 
-    def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
-        if ref is None or self._pool_name is None:
+    def _is_ours(self, refs: Sequence[PoolRef], name: str, where: str) -> bool:
+        if not refs or self._pool_name is None or any(map(self._is_our_pool, refs)):
             return True
-        is_group_ours = ref.group is None or self._pool_group in {None, ref.group}
-        if ref.name == self._pool_name and is_group_ours:
-            return True
-        _log.info("%s: %s is for pool %s, not ours", where, name, ref.name)
+        pools = ", ".join(ref.name for ref in refs)
+        _log.info("%s: %s is for pool %s, not ours", where, name, pools)
         return False
+
+    def _is_our_pool(self, ref: PoolRef) -> bool:
+        is_group_ours = ref.group is None or self._pool_group in {None, ref.group}
+        return ref.name == self._pool_name and is_group_ours
 
 
 def _head(document: Any, where: str) -> _Head:

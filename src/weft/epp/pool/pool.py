@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, split_host_port
 
@@ -16,6 +17,7 @@ class Pool:
         self._on_joined: list[Callable[[Endpoint], None]] = []
         self._on_left: list[Callable[[Endpoint], None]] = []
         self._on_load: list[Callable[[], None]] = []
+        self._joining_labels: set[str] = set()
         self.loads_wanted = False  # True if a request waits for the next load reports
         self.num_stirs = 0
         self.stirred = asyncio.Event()  # pulsed: wakes the tasks that wait at that moment
@@ -28,6 +30,10 @@ class Pool:
         self._on_joined.append(listener)
         for endpoint in self._ready:
             listener(endpoint)
+
+    def join_by(self, *labels: str) -> None:
+        """Names labels that listeners read when an endpoint joins: an endpoint whose label changes joins anew."""
+        self._joining_labels.update(labels)
 
     def on_left(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener` for each endpoint that leaves."""
@@ -70,11 +76,20 @@ class Pool:
         return len(self._ready)
 
     def replace(self, source: str, found: Iterable[tuple[EndpointSpec, str]]) -> None:
-        """Makes `found` (spec, IP address) the endpoints of `source`; unchanged ones keep their state."""
+        """Makes `found` (spec, IP address) the endpoints of `source`; unchanged ones keep their state, also under
+        other labels.
+        """
         wanted = {f"{spec.namespace}/{spec.name}": (spec, host) for spec, host in found}
         for key, endpoint in list(self._by_key.items()):
-            if key[0] == source and not _is_same(endpoint, wanted.get(key[1])):
+            if key[0] != source:
+                continue
+            if (now := wanted.get(key[1])) is None or not self._is_same(endpoint, *now):
                 self._remove(key)
+            elif endpoint.labels != now[0].labels:
+                endpoint.spec, endpoint.labels = now[0], now[0].labels
+                self._ready = list(
+                    self._by_key.values()
+                )  # a new list, by which readers notice the change
         for name, (spec, host) in wanted.items():
             if (source, name) not in self._by_key:
                 self._add((source, name), spec, host)
@@ -104,6 +119,14 @@ class Pool:
         for listener in self._on_joined:
             listener(endpoint)
 
+    def _is_same(self, endpoint: Endpoint, spec: EndpointSpec, host: str) -> bool:
+        """True if an endpoint differs at most in labels that nobody reads when it joins."""
+        known = endpoint.spec
+        is_one = replace(known, labels=spec.labels) == spec and endpoint.host == host
+        return is_one and all(
+            known.labels.get(label) == spec.labels.get(label) for label in self._joining_labels
+        )
+
     def _remove(self, key: tuple[str, str]) -> None:
         endpoint = self._by_key.pop(key)
         self._ready = list(self._by_key.values())
@@ -119,7 +142,3 @@ def reachable(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
     if not any(endpoint.is_refusing for endpoint in endpoints):
         return endpoints
     return [endpoint for endpoint in endpoints if not endpoint.is_refusing] or endpoints
-
-
-def _is_same(endpoint: Endpoint, wanted: tuple[EndpointSpec, str] | None) -> bool:
-    return wanted is not None and endpoint.spec == wanted[0] and endpoint.host == wanted[1]

@@ -90,6 +90,7 @@ class KvSubscriptions:
         self._hub_feeds: dict[Endpoint, EventFeed] = {}
         if events.zmq_endpoint:
             self._hub = asyncio.create_task(self._bound_hub().run(), name="kv-events hub")
+        pool.join_by(*self._selector)
         pool.on_left(self._stop)
         pool.on_joined(self._start)
 

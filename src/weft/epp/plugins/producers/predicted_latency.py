@@ -155,6 +155,7 @@ class PredictedLatency:
         self._seen_by = 0
         self._seen: Mapping[Endpoint, tuple[Sequence[float], Sequence[float]]] = {}
         self._account = _Account(around.metrics, around.name)
+        around.pool.join_by(parameters.endpoint_role_label)
         around.pool.on_left(self._forget)
 
     def produce(self, cycle: Cycle) -> None:
