@@ -9,6 +9,7 @@ import pytest
 from tests.epp.flow.virtual import Scene, concurrency, now, report, run, scene, virtually
 from tests.epp.pools import make_pool, pool_of, sample, spec
 from weft.epp.decision.tickets import Ending
+from weft.epp.flow.series import IDLE_FLOW_S
 from weft.epp.pool.endpoint import EndpointSpec, Load
 from weft.epp.request.values import Drop, Refused
 
@@ -286,6 +287,49 @@ async def test_retry_after_is_how_long_the_queue_takes():
     await made.finish()
     _, refused = refusal(made, "then21")
     assert 5 <= refused.retry_after_s <= 20  # twenty of them, at two a second: about ten
+
+
+@virtually
+async def test_a_young_rate_covers_the_time_that_has_passed():
+    """Ten of a queue were dispatched in the first second, and thirty wait: three seconds, and not half a minute."""
+    made = scene(concurrency(1, "priorityBands: [{priority: 0, maxRequests: 40}]"))
+    for number in range(41):
+        made.send(f"first{number}", 0.1)
+    await asyncio.sleep(1.05)
+    for number in range(11):
+        made.send(f"then{number}", 0.1)
+    await made.finish()
+    _, refused = refusal(made, "then10")
+    assert 3 <= refused.retry_after_s <= 5
+
+
+@virtually
+async def test_requests_that_did_not_wait_say_nothing_of_the_queue():
+    """Four found room at once, each for ten seconds: a queue of two does not end within a second of that."""
+    made = scene(concurrency(4, "priorityBands: [{priority: 0, maxRequests: 2}]"))
+    for number in range(4):
+        made.send(f"first{number}", 10.0)
+    for number in range(2):
+        made.send(f"waits{number}", 1.0)
+    await asyncio.sleep(6.0)
+    made.send("late", 1.0)
+    await made.finish()
+    assert refusal(made, "late")[1].retry_after_s == 6  # as long as the others have waited
+
+
+@virtually
+async def test_the_gauges_of_a_queue_are_0_while_it_lives():
+    """A scaler reads a series that is missing as no number; after five minutes without requests the queue is gone."""
+    made = scene(concurrency(1))
+    made.send("a", 1.0)
+    made.send("b", 1.0)
+    await asyncio.sleep(0.5)
+    name = "llm_d_epp_flow_control_queue_size"
+    assert [value for _, value in made.rows(name)] == [1.0]
+    await made.finish()
+    assert [value for _, value in made.rows(name)] == [0.0]
+    await asyncio.sleep(IDLE_FLOW_S + 2.0)
+    assert made.rows(name) == []
 
 
 # -- what the reference is known for ------------------------------------------------------------

@@ -127,6 +127,16 @@ class Scene:
         """Results of requests whose names begin so."""
         return [each for each in self.results if each.name.startswith(prefix)]
 
+    def rows(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and values of a series, as a scraper gets them."""
+        self.made.assembly.metrics.refresh()
+        return [
+            (each.labels, each.value)
+            for family in self.made.assembly.metrics.registry.collect()
+            if family.name == name
+            for each in family.samples
+        ]
+
     def outcomes(self) -> dict[str, float]:
         """How many waits ended how."""
         counts: dict[str, float] = {}

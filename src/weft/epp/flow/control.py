@@ -16,6 +16,7 @@ from weft.epp.flow.bands import Band, Bands, Occupancy
 from weft.epp.flow.eviction import Evictor
 from weft.epp.flow.item import Item, ItemHeap, Outcome
 from weft.epp.flow.policies import FlowParts
+from weft.epp.flow.rate import DispatchRate
 from weft.epp.flow.series import FlowSeries
 from weft.epp.request.values import Drop, Refused
 
@@ -25,7 +26,6 @@ _MAX_TURN_S: Final = 0.005
 _MAX_ENDS_A_TURN: Final = 256
 # Period of the check for capacity that appears without an event, such as load that turns stale.
 _LOOK_AGAIN_S: Final = 1.0
-_RATE_WINDOW_S: Final = 10.0
 _MAX_RETRY_AFTER_S: Final = 60
 
 _Refusal = tuple[int, str, Drop]
@@ -80,8 +80,8 @@ class FlowControl:
         self._is_woken = False
         self._is_closed = False
         self._was_empty = room.is_empty
-        self._recent = 0.0  # number of recent dispatches, with exponential decay
-        self._recent_at = -math.inf
+        self._rate = DispatchRate()
+        self._waiting_since = 0.0  # while requests wait: arrival of the first
         self.evictor: Evictor | None = None
         if parts.eviction is not None:
             self.evictor = Evictor(parts.eviction, series, clock)
@@ -100,6 +100,8 @@ class FlowControl:
             self._series.enqueued(item, perf_counter() - started, outcome)
             self._series.ended(item, outcome, self._clock() - item.arrived)
             raise self._refusal(_REFUSALS[outcome])
+        if not self._used.num_requests:
+            self._waiting_since = item.arrived
         band.add(item)
         self._used.add(1, item.num_bytes)
         self._series.enqueued(item, perf_counter() - started, None)
@@ -131,7 +133,7 @@ class FlowControl:
 
     def refresh_series(self) -> None:
         """Bring the gauges up to date."""
-        self._series.refresh(self._bands, self._used)
+        self._series.refresh(self._bands, self._used, self._clock())
 
     def close(self) -> None:
         """Refuses all waiting requests, and all further ones."""
@@ -210,9 +212,8 @@ class FlowControl:
             self._end(item, Outcome.EVICTED_CANCELLED)
             return
         now = self._clock()
-        age_s = now - self._recent_at
-        self._recent = self._recent * math.exp(-age_s / _RATE_WINDOW_S) + 1
-        self._recent_at = now
+        if item.is_timed:
+            self._rate.dispatched(item.arrived, now)
         self._bands.of(item.priority, now).served(item)
         self._end(item, Outcome.DISPATCHED)
         try:
@@ -291,14 +292,20 @@ class FlowControl:
         return Refused(status, message, reason, retry_after_s=self._retry_after_s(reason))
 
     def _retry_after_s(self, reason: Drop) -> int | None:
-        """Estimated seconds until the requests that wait now are dispatched, at the recent rate."""
+        """Seconds until the requests that wait now are dispatched, at the recent rate; as long as requests have waited
+        already while there is no rate.
+        """
         if reason is Drop.SHUTTING_DOWN:
             return None
-        age_s = self._clock() - self._recent_at
-        per_second = self._recent * math.exp(-age_s / _RATE_WINDOW_S) / _RATE_WINDOW_S
-        if per_second * _MAX_RETRY_AFTER_S <= self._used.num_requests:
-            return _MAX_RETRY_AFTER_S if self._used.num_requests else 1
-        return max(1, math.ceil(self._used.num_requests / per_second))
+        now = self._clock()
+        if not self._used.num_requests:
+            return 1
+        per_second = self._rate.per_second(now)
+        if per_second is None:
+            expected_s = now - self._waiting_since
+        else:
+            expected_s = self._used.num_requests / max(per_second, 1e-6)
+        return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(expected_s)))
 
     def _end(self, item: Item, outcome: Outcome) -> None:
         """Ends the wait of an item."""

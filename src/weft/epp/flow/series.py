@@ -12,6 +12,10 @@ from weft.epp.metrics.series import SHORT_SECONDS, PickerMetrics
 
 _QUEUE_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
                          10, 30, 60, 120, 300, 600)  # fmt: skip
+# Time that the gauges of a flow without waiting requests are shown. A scaler needs their 0: for it, a series that is
+# missing is no number.
+IDLE_FLOW_S: Final = 300.0
+_FlowLabels = tuple[str, str, str, str, str]
 _FLOW: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
 
 
@@ -20,6 +24,7 @@ class FlowSeries:
 
     def __init__(self, metrics: PickerMetrics, pool: str) -> None:
         self._pool = pool
+        self._used_at: dict[_FlowLabels, float] = {}  # by flow, the last time that a request waited
         name = "flow_control_"
         self._queue_duration = metrics.histogram(
             name + "request_queue_duration_seconds",
@@ -101,6 +106,8 @@ class FlowSeries:
         _, _, fairness_id, priority = item.labels
         named = "NotYetFinalized" if outcome is None else outcome
         self._enqueue_duration.labels(fairness_id, priority, named).observe(seconds)
+        if outcome is None:
+            self._used_at[self._flow(item)] = item.arrived
 
     def ended(self, item: Item, outcome: Outcome, seconds: float) -> None:
         """A request's wait is over."""
@@ -120,25 +127,30 @@ class FlowSeries:
         if seconds is not None:
             self._confirmation.observe(seconds)
 
-    def refresh(self, bands: Iterable[Band], used: Occupancy) -> None:
-        """Updates the gauges before they are read."""
-        sizes: Counts[tuple[str, ...]] = Counts()
-        num_bytes: Counts[tuple[str, ...]] = Counts()
+    def refresh(self, bands: Iterable[Band], used: Occupancy, now: float) -> None:
+        """Updates the gauges before they are read. The gauges of a flow without waiting requests are 0 for a while."""
+        sizes: Counts[_FlowLabels] = Counts()
+        num_bytes: Counts[_FlowLabels] = Counts()
         requests, volumes = {}, {}
         for band in bands:
             labels = (str(band.priority), self._pool)
             requests[labels] = band.used.num_requests / band.used.limits.max_requests
             volumes[labels] = band.used.num_bytes / band.used.limits.max_bytes
             for item in band:
-                model, target, fairness_id, priority = item.labels
-                flow = (fairness_id, priority, self._pool, model, target)
+                flow = self._flow(item)
                 sizes[flow] += 1
                 num_bytes[flow] += item.num_bytes
+        self._used_at |= dict.fromkeys(sizes, now)
+        self._used_at = {flow: at for flow, at in self._used_at.items() if now - at <= IDLE_FLOW_S}
         self._band_requests.show(requests)
         self._band_bytes.show(volumes)
-        self._size.show(sizes)
-        self._bytes.show(num_bytes)
+        self._size.show({flow: sizes[flow] for flow in self._used_at})
+        self._bytes.show({flow: num_bytes[flow] for flow in self._used_at})
         if math.isfinite(used.limits.max_requests):
             self._all_requests.labels(self._pool).set(used.num_requests / used.limits.max_requests)
         if math.isfinite(used.limits.max_bytes):
             self._all_bytes.labels(self._pool).set(used.num_bytes / used.limits.max_bytes)
+
+    def _flow(self, item: Item) -> _FlowLabels:
+        model, target, fairness_id, priority = item.labels
+        return fairness_id, priority, self._pool, model, target
