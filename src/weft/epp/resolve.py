@@ -142,8 +142,10 @@ def _profiles(config: PickerConfig, plugins: NamedPlugins) -> tuple[ResolvedProf
         return (ResolvedProfile("default", filters, scorers, picker),)
     names = [spec.name for spec in config.scheduling_profiles]
     for i, name in enumerate(names):
-        if not name or name in names[:i]:
-            raise ConfigError(f"schedulingProfiles[{i}].name: must be given and unique")
+        if not name:
+            raise ConfigError(f"schedulingProfiles[{i}].name: must be given")
+        if name in names[:i]:
+            raise ConfigError(f"schedulingProfiles[{i}].name: {name!r} is the name of two profiles")
     return tuple(
         _profile(spec, f"schedulingProfiles[{i}]", plugins, default_picker)
         for i, spec in enumerate(config.scheduling_profiles)

@@ -259,3 +259,22 @@ def test_what_the_page_says_of_a_pool_is_of_the_pool_as_it_is():
         if family.name.endswith(("pool_saturation", "per_endpoint_queue_size"))
     }
     assert found == {"decode", "effective", "e2"}
+
+
+def test_running_requests_are_known_without_following():
+    """Scalers read them: the number that endpoints report, by the models of recent requests."""
+    made = bench(DEFAULT, pool_of(1))
+    for number, model in enumerate("aaab"):
+        made.pick(request(number, model=model))
+    (endpoint,) = made.pool
+    endpoint.observe(Load(num_running=6, num_waiting=2), polled_at=made.clock() + 1.0)
+    made.assembly.metrics.refresh()
+
+    def running(model: str) -> float:
+        labels = {"model_name": model, "target_model_name": model, "priority": "0"}
+        return sample(made, "llm_d_epp_request_running", fairness_id="default-flow", **labels)
+
+    assert [running("a"), running("b")] == pytest.approx([6.0, 2.0])
+    endpoint.observe(Load(), polled_at=made.clock() + 2.0)
+    made.assembly.metrics.refresh()
+    assert [running("a"), running("b")] == [0.0, 0.0]

@@ -24,11 +24,16 @@ def reporter(expression: str, condition: str = "", **key: str) -> AttributeRepor
         ("usage.input_tokens - usage.prompt_tokens_details.cached_tokens", 14),
         ("has(usage.absent) ? usage.absent : usage.output_tokens", 12),
         ("double(usage.prompt_tokens) * 0.5", 15.0),
+        ("usage.prompt_tokens * 0.15 + usage.completion_tokens * 0.6", 11.7),
+        ("usage.total_tokens / 1000", 0.042),
+        ("usage.total_tokens % 10", 2),
+        ("int(usage.prompt_tokens) / 7", 4),
+        ("size('7 of 7') + 10", 16),
     ],
 )
 def test_numbers_are_made_of_usage(expression: str, value: float):
     """Under the names that OpenAI's and Anthropic's APIs have for them."""
-    assert reporter(expression).report(ALL) == {"envoy.lb": {"cost": value}}
+    assert reporter(expression).report(ALL) == {"envoy.lb": {"cost": pytest.approx(value)}}
 
 
 def test_a_condition_and_a_namespace_are_honoured():

@@ -176,6 +176,13 @@ def test_what_is_only_counted_or_rendered_is_no_prompt(path: str, body: Any):
     assert request.is_schedulable
 
 
+@pytest.mark.parametrize("body", [{"input": "Hello"}, [1], {"messages": []}, {"messages": 5}])
+def test_a_count_of_tokens_of_another_body_goes_anywhere(body: object):
+    """Nothing is computed for it, and the server may know forms of it that the picker does not."""
+    assert not parse("/v1/messages/count_tokens", body).is_schedulable
+    assert outcome("/v1/messages", body) == 400
+
+
 def test_a_missing_model_is_left_to_who_decides():
     """A rewrite may fill it in; over HTTP somebody has to."""
     assert parse("/v1/completions", {"prompt": "hi"}).needs_model

@@ -287,6 +287,19 @@ async def test_a_finished_response_is_not_abandoned():
     assert stream.director.endings == [Ending.NATURAL]
 
 
+@given(places=CUTS)
+async def test_events_may_be_parted_by_one_newline(places: list[int]):
+    """As some servers write them: each line of data is an event, and the first is the first token."""
+    stream = await followed()
+    await stream.send(response_headers(content_type="text/event-stream"))
+    body = SSE.replace(b"\r\n", b"\n").replace(b"\n\n", b"\n")
+    await stream.send(response_body(body[:80]))
+    assert stream.director.num_first_tokens == 1
+    await stream.send(*(response_body(piece) for piece in cut(body[80:], places)))
+    await stream.send(response_body(b"", end=True))
+    assert stream.director.usages == [Usage(num_prompt_tokens=9, num_completion_tokens=4)]
+
+
 async def kept(**decision: object) -> Stream:
     """A stream whose gateway keeps each piece of the response until it is answered."""
     message = request_headers()

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 from prometheus_client import Counter, Gauge
 
 from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.running import RunningEstimate
 from weft.epp.decision.tickets import Ending, Ticket
 from weft.epp.metrics.rows import Rows
 from weft.epp.metrics.series import MAX_REQUEST_SERIES, OTHER, PickerMetrics
@@ -93,6 +94,7 @@ class RequestMetrics:
         self._of = lru_cache(_MAX_SERIES)(partial(_Series, metrics))
         self._response = lru_cache(_MAX_SERIES)(partial(_ResponseSeries, metrics))
         self._attempts = _Attempts(metrics.scheduler_attempts)
+        self._running = None if follows else RunningEstimate(metrics.running)
         self._known_labels: set[_Labels] = set()
         self._saturation = Rows(metrics.pool_saturation)
         self._queues = Rows(metrics.per_endpoint_queue_size)
@@ -130,8 +132,10 @@ class RequestMetrics:
             metrics.request_error.labels(*labels, outcome.word).inc()
             metrics.scheduler_attempts.labels("failure", labels[1], "", "", "").inc()
             return
-        if cycle.num_prompt_tokens and not self._follows:
-            series.input_tokens.observe(cycle.num_prompt_tokens)
+        if self._running is not None:
+            self._running.sent(labels, cycle.now)
+            if cycle.num_prompt_tokens:
+                series.input_tokens.observe(cycle.num_prompt_tokens)
         self._attempts.of(labels[1], outcome.target).inc()
 
     def opened(self, ticket: Ticket) -> None:
@@ -187,6 +191,10 @@ class RequestMetrics:
         metrics.stale_endpoints.labels(detector).set(num_stale)
         self._saturation.show({(name, stage): value for stage, value in saturation.items()})
         loads = [endpoint.load for endpoint in endpoints]
+        if self._running is not None:
+            num_unseen = sum(len(endpoint.unseen) for endpoint in endpoints)
+            reported = sum(load.num_waiting + load.num_running for load in loads)
+            self._running.show(reported + num_unseen, now)
         spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
             (metrics.kv_usage, [load.kv_usage for load in loads]),
             (metrics.queue_size, [load.num_waiting for load in loads]),

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,11 @@ from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.request.values import Usage
 
 _log = logging.getLogger(__name__)
+
+# Texts and names, which are skipped, or a whole number.
+_WHOLE_NUMBER = re.compile(
+    r""""(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_]\w*|[\d.]+[eE][+-]?\d+|\d*\.\d+|\d+[a-zA-Z]\w*|(\d+)"""
+)
 
 
 class AttributeKey(Part, frozen=True, kw_only=True):
@@ -35,7 +41,8 @@ class ReporterParameters(Parameters, frozen=True, kw_only=True):
 
     `usage` has prompt_tokens, completion_tokens, total_tokens and prompt_tokens_details.cached_tokens, and also
     input_tokens and output_tokens for the first two, whatever the API; fields that the response does not report are
-    absent.
+    absent. All numbers are doubles, so that a price of `usage.total_tokens / 1000` has a fraction; an expression that
+    needs whole numbers, as `%` does, is evaluated with these.
     """
 
     attributes: Annotated[tuple[Attribute, ...], msgspec.Meta(min_length=1)]
@@ -50,8 +57,8 @@ class AttributeReporter:
         self._attributes = [
             (
                 each.key,
-                _compile(each.expression, f"{around.name}: attributes[{i}].expression"),
-                _compile(each.condition or "true", f"{around.name}: attributes[{i}].condition"),
+                _Expression(each.expression, f"{around.name}: attributes[{i}].expression"),
+                _Expression(each.condition or "true", f"{around.name}: attributes[{i}].condition"),
             )
             for i, each in enumerate(parameters.attributes)
         ]
@@ -59,13 +66,13 @@ class AttributeReporter:
 
     def report(self, usage: Usage) -> dict[str, dict[str, float]]:
         """The numbers by namespace and name; a number that cannot be computed is left out."""
-        variables = {"usage": _variables(usage)}
+        counts = _counts(usage)
         found: dict[str, dict[str, float]] = {}
         for key, expression, condition in self._attributes:
             try:
-                if condition.execute(variables) is not True:
+                if condition.evaluate(counts) is not True:
                     continue
-                value = expression.execute(variables)
+                value = expression.evaluate(counts)
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise TypeError(f"it gives {type(value).__name__}, not a number")
                 if not math.isfinite(value):
@@ -80,14 +87,39 @@ class AttributeReporter:
         return found
 
 
-def _variables(usage: Usage) -> dict[str, object]:
+class _Expression:
+    """A compiled expression over `usage`. CEL does not mix doubles and whole numbers, so there are two programs."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self._in_whole_numbers = _compile(text, path)
+        self._in_doubles = _compile(_WHOLE_NUMBER.sub(_to_double, text), path)
+
+    def evaluate(self, counts: dict[str, Any]) -> Any:
+        try:
+            return self._in_doubles.execute({"usage": _in_doubles(counts)})
+        except TypeError:
+            return self._in_whole_numbers.execute({"usage": counts})
+
+
+def _to_double(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else f"{found[0]}.0"
+
+
+def _in_doubles(counts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _in_doubles(count) if isinstance(count, dict) else float(count)
+        for name, count in counts.items()
+    }
+
+
+def _counts(usage: Usage) -> dict[str, Any]:
     prompt, completion = usage.num_prompt_tokens, usage.num_completion_tokens
     total = None if prompt is None or completion is None else prompt + completion
-    counts: dict[str, object] = {
+    counts: dict[str, int | None] = {
         "prompt_tokens": prompt, "input_tokens": prompt,
         "completion_tokens": completion, "output_tokens": completion, "total_tokens": total,
     }  # fmt: skip
-    known = {name: count for name, count in counts.items() if count is not None}
+    known: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
     if usage.num_cached_tokens is not None:
         known["prompt_tokens_details"] = {"cached_tokens": usage.num_cached_tokens}
     return known

@@ -51,7 +51,7 @@ class JsonReader:
 
 
 class EventReader:
-    """Server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line."""
+    """Server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line, or before the next object."""
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []  # pieces of an incomplete line
@@ -100,13 +100,15 @@ class EventReader:
         if not line:
             self._end_event()
         elif line.startswith(b"data:"):
+            self.has_output = True
+            if len(self._data) == 1 and _is_object(self._data[0]):
+                self._end_event()  # some servers write no empty line between events
             self._data.append(line[5:].removeprefix(b" "))
             self._num_held += len(line)
 
     def _end_event(self) -> None:
         if not self._data:
             return
-        self.has_output = True
         data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
         self._data.clear()
         self._num_held = 0
@@ -120,6 +122,11 @@ class EventReader:
         if self._num_held > MAX_HELD_BYTES:
             self._data.clear()
             self._num_held = 0
+
+
+def _is_object(data: bytes) -> bool:
+    """True if a line of data is a JSON object by itself, as far as its ends tell."""
+    return data.startswith(b"{") and data.endswith(b"}")
 
 
 class FrameReader(ABC):

@@ -4,7 +4,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import SESSION_ID, Surroundings, plugin
 
 
 class SessionIdParameters(Parameters, frozen=True, kw_only=True):
@@ -18,7 +18,7 @@ class SessionIdParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs exactly one of headerName and cookieName")
 
 
-@plugin("session-id-producer", Kind.PRODUCER, SessionIdParameters)
+@plugin(SESSION_ID, Kind.PRODUCER, SessionIdParameters)
 class SessionIdProducer:
     """Provides a session's id to other plugins."""
 

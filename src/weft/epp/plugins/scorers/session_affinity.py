@@ -3,14 +3,14 @@
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Name, Parameters, Part, Positive
+from weft.epp.config.parameters import Kind, Name, Parameters, Part, Positive, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import SESSION_ID, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 MAX_SESSIONS = 100_000
@@ -24,9 +24,21 @@ class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
-    """A place in the request where a session id may be."""
+    """A place of a session id: a header of the request, or the attribute that a `session-id-producer` sets."""
 
-    header: Name
+    header: Name | None = None
+    attribute: Literal["SessionIDDataKey"] | None = None
+    producer: Name = SESSION_ID
+
+    def __post_init__(self) -> None:
+        if (self.header is None) == (self.attribute is None):
+            raise ValueError("needs exactly one of header and attribute")
+
+    def read(self, cycle: Cycle) -> str:
+        """The session id; "" if there is none."""
+        if self.header is not None:
+            return cycle.request.headers.get(self.header.lower(), "")
+        return cycle.session_ids.get(self.producer, "")
 
 
 class SessionIdConfig(Part, frozen=True, kw_only=True):
@@ -47,6 +59,13 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
     encoded_endpoint_header_config: EncodedHeaderConfig = EncodedHeaderConfig()
     session_id_config: SessionIdConfig = SessionIdConfig()
 
+    def references(self) -> Iterable[Reference]:
+        """The producers of session ids."""
+        for i, source in enumerate(self.session_id_config.sources):
+            if source.attribute is not None:
+                key = f"sessionIdConfig.sources[{i}].producer"
+                yield Reference(key, source.producer, Kind.PRODUCER, SESSION_ID)
+
 
 @plugin("session-affinity-scorer", Kind.SCORER, SessionParameters, is_alpha=True)
 @plugin("session-affinity-filter", Kind.FILTER, SessionParameters, is_alpha=True)
@@ -57,7 +76,7 @@ class SessionAffinity:
         self._parameters = parameters
         self._by_id = parameters.strategy == "session_id"
         self._header = parameters.encoded_endpoint_header_config.header.lower()
-        self._sources = [source.header.lower() for source in parameters.session_id_config.sources]
+        self._sources = parameters.session_id_config.sources
         # Session id to endpoint name and last use, oldest use first.
         self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._swept_at = 0.0
@@ -96,8 +115,8 @@ class SessionAffinity:
         return found[0] if found and cycle.now - found[1] <= ttl_s else None
 
     def _session_id(self, cycle: Cycle) -> str:
-        for header in self._sources:
-            if value := cycle.request.headers.get(header):
+        for source in self._sources:
+            if value := source.read(cycle):
                 return value[:_MAX_ID_CHARS]
         return next(iter(cycle.session_ids.values()), "")[:_MAX_ID_CHARS]
 

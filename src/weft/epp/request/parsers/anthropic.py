@@ -14,8 +14,8 @@ from weft.epp.request.parsers.json_body import (
     raw_text,
 )
 from weft.epp.request.parsers.loose_json import ABSENT, to_flag, to_text, to_whole
-from weft.epp.request.parsers.parser import Call, Dialect, malformed
-from weft.epp.request.values import InferenceRequest
+from weft.epp.request.parsers.parser import Call, Dialect, malformed, unscheduled
+from weft.epp.request.values import InferenceRequest, Refused
 
 
 class Message(msgspec.Struct):
@@ -49,7 +49,15 @@ class AnthropicParser(JsonParser):
     dialect = Dialect.ANTHROPIC
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Tools, the system's text, then each message."""
+        """Tools, the system's text, then each message. Token counts of other bodies go to any endpoint."""
+        try:
+            return self._read(call)
+        except Refused as refused:
+            if refused.status == 400 and call.path.endswith(COUNT_TOKENS):
+                return unscheduled(call, self.type)
+            raise
+
+    def _read(self, call: Call) -> InferenceRequest:
         body = decode_body(_body, call.body)
         messages = decode_member(_messages, body.messages, "messages")
         if not messages:
