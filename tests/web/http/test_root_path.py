@@ -12,7 +12,7 @@ from weft.core.errors import ConfigError
 async def test_a_path_is_served_with_and_without_the_prefix(path):
     """The same response, whether the proxy removes the prefix or not."""
     async with (
-        serving(root_path="/llm/a", ui=True) as site,
+        serving(root_path="/llm/a", has_page=True) as site,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{site.port}", timeout=PATIENCE_S) as client,
     ):
         plain, below = [await client.get(start + path) for start in ("", "/llm/a")]
