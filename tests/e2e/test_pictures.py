@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -145,16 +146,25 @@ FAMILIES = {
         "<|image_pad|>",
         None,
     ),
+    "qwen3_5": (theirs(4), "<|vision_start|><|image_pad|><|vision_end|>", "mm_token_type_ids"),
+    "llava with Pixtral's tower": (
+        PixtralImageProcessorPil(size={"longest_edge": 32}, patch_size=4),
+        "<|image_pad|>",
+        None,
+    ),
 }
+# Of Pixtral's processor: the tokens after a line, and after a picture.
+MARKS = {"image_break_token": TOKENS[START], "image_end_token": TOKENS[END]}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("budget", [512, 24])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_squares_and_tiles_answer_as_in_transformers(family, budget, tmp_path):
-    """Gemma 3's pictures, whose rows see each other, and tiles in rows and columns, whole and in chunks."""
+def test_other_families_answer_as_in_transformers(family, budget, tmp_path):
+    """Squares whose rows see each other, tiles, lines with marks, and layers that keep states; whole and in chunks."""
     processor, anchor, types = FAMILIES[family]
     model, name = save_with(family, processor, tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(MARKS))
     given = {
         "prompt": f"What is\n{anchor}\n? Say it.",
         "multi_modal_data": {"image": picture(1)},
@@ -165,7 +175,7 @@ def test_squares_and_tiles_answer_as_in_transformers(family, budget, tmp_path):
     made = processor([picture(1)], return_tensors="np")
     tensors = {
         key: torch.tensor(made[key])
-        for key in ("pixel_values", "pixel_attention_mask")
+        for key in ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw")
         if key in made
     }
     assert output.outputs[0].token_ids == greedy(model, output.prompt_token_ids, types, tensors)

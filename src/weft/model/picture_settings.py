@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from weft.core.errors import ConfigError
 from weft.core.values.pictures import (
     RESAMPLING,
@@ -51,7 +53,8 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         if not fields.flag_or(name, True):
             fields.refuse(name, "true")
-    return read(fields, sizes)
+    settings = read(fields, sizes)
+    return _with_marks(settings, directory) if isinstance(settings, Lines) else settings
 
 
 def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
@@ -87,6 +90,15 @@ def _read_file(directory: Path) -> Fields | None:
             return part
     path = directory / PREPROCESSOR
     return read_fields(path) if path.exists() else None
+
+
+def _with_marks(settings: Lines, directory: Path) -> Lines:
+    """Returns the settings with the texts that end a line and a picture, if processor_config.json has others."""
+    path = directory / PROCESSOR
+    names = {"image_break_token": "line_end", "image_end_token": "end"}
+    fields = read_fields(path) if path.exists() else Fields({}, PROCESSOR)
+    given = {name: fields.text(key) for key, name in names.items() if fields.has(key)}
+    return msgspec.structs.replace(settings, **given)
 
 
 def _native(fields: Fields, sizes: TowerSizes) -> NativeSize:

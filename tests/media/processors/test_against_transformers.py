@@ -197,8 +197,8 @@ def test_lines_give_transformers_pixels(size: tuple[int, int], window: int, tmp_
         squares(item, ours.settings.pixels), np.array(expected["pixel_values"])
     )
     height, width = (side // (16 * window) for side in expected["image_sizes"][0])
-    lines = [*[PLACEHOLDER] * width, BEGIN] * height
-    assert item.token_ids == [*lines[:-1], END]
+    lines = [*[PLACEHOLDER] * width, *as_text("[IMG_BREAK]")] * (height - 1)
+    assert item.token_ids == [*lines, *[PLACEHOLDER] * width, *as_text("[IMG_END]")]
 
 
 def test_a_picture_of_one_pixel_by_five_thousand_is_refused_by_name(tmp_path: Path) -> None:

@@ -74,11 +74,13 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True, tag="tiles"):
 class Lines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
     """Pixtral's picture processor: width and height are rounded up to whole windows.
 
-    Each window is a token, and one more token ends each line of windows.
+    Each window is a token. The text `line_end` follows each line of windows but the last, and `end` follows the last.
     """
 
     pixels: Pixels
     longest_edge: int
+    line_end: str = "[IMG_BREAK]"
+    end: str = "[IMG_END]"
 
 
 PictureSettings = NativeSize | Squares | Tiles | Lines

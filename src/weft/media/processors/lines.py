@@ -20,13 +20,11 @@ def line_tiles(picture: Picture, settings: Lines) -> list[Tile]:
 
 
 def line_pieces(tiles: list[Tile], settings: Lines, tokens: PictureTokens) -> list[Piece]:
-    """Returns placeholders in lines; `tokens.begin` follows each line but the last, and `tokens.end` the last."""
-    assert tokens.begin is not None
-    assert tokens.end is not None
+    """Returns placeholders in lines, with the texts that end a line and a picture."""
     side = _side(settings)
     [tile] = tiles
-    line: list[Piece] = [*[tokens.placeholder] * (tile.width // side), tokens.begin]
-    return [*(line * (tile.height // side))[:-1], tokens.end]
+    line: list[Piece] = [*[tokens.placeholder] * (tile.width // side), settings.line_end]
+    return [*(line * (tile.height // side))[:-1], settings.end]
 
 
 def _side(settings: Lines) -> int:
