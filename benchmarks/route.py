@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.route_processes import WEFT, Result, envoy, measure, picker, process, servers
 from weft.cli.up.envoy import EnvoyPlan
-from weft.cli.up.up import PICKER_CONFIG
+from weft.cli.up.picker_config import PICKER_CONFIG
 from weft.pb.ext_proc_pb2 import BodySendMode, ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput

@@ -115,7 +115,7 @@ def test_nothing_outlives_it_even_when_it_is_killed():
 
 @pytest.mark.slow
 def test_a_worker_may_die():
-    """The others go on; that is what they are for."""
+    """The others go on, and it is started again, where the picker and Envoy look for it."""
     with up() as stack:
         serves = [child for child in stack.children if "serve" in child.cmdline()]
         serves[0].kill()
@@ -125,6 +125,28 @@ def test_a_worker_may_die():
         )
         answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
         assert answer.returncode == 0, answer.stderr
+        line_with(stack, "worker 1 is back")
+        stack.children += psutil.Process(stack.process.pid).children(recursive=True)
+        again = next(each for each in stack.children[::-1] if "--grpc-port" in each.cmdline())
+        assert "0" not in again.cmdline()
+        stack.process.send_signal(signal.SIGINT)
+        stack.process.communicate(timeout=PATIENCE_S)
+        assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
+
+
+@pytest.mark.slow
+def test_open_requests_are_answered_when_it_stops():
+    """Workers end theirs first; the answers pass Envoy, which ends last."""
+    with up("--workers=1") as stack, stack.client() as client:
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        body = {"model": model, "prompt": "hello", "max_tokens": 200, "ignore_eos": True}
+        with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            stack.process.send_signal(signal.SIGINT)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        stack.process.communicate(timeout=PATIENCE_S)
+        assert stack.process.returncode == 0
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}

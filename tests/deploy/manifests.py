@@ -5,6 +5,9 @@ from typing import Any
 
 import yaml
 
+from weft.cli.options import ServeOptions
+from weft.cli.picker.options import EppOptions
+
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 
 Objects = dict[tuple[str, str], Any]
@@ -62,3 +65,22 @@ def callers(policy: Any) -> list[str]:
     return [
         str(source["podSelector"]["matchLabels"]) for source in sources if "podSelector" in source
     ]
+
+
+def drain_seconds(pod: Any) -> float:
+    """The longest time that a pod takes to end, by its preStop hook and the flags of its command."""
+    (container,) = pod["spec"]["containers"]
+    hook = container.get("lifecycle", {}).get("preStop", {})
+    before = hook.get("sleep", {}).get("seconds", 0)
+    if "exec" in hook:
+        before = int(hook["exec"]["command"][-1])
+    words = container.get("args", [])
+    flag, usual = (
+        ("--drain-timeout", EppOptions().drain_timeout)
+        if words[:1] == ["epp"]
+        else ("--shutdown-timeout", ServeOptions().shutdown_timeout)
+    )
+    if words[:1] not in (["epp"], ["serve"]):
+        return before  # Envoy ends at once
+    given = [word.partition("=")[2] for word in words if word.startswith(flag + "=")]
+    return before + (float(given[0].removesuffix("s")) if given else usual)

@@ -18,12 +18,15 @@ from tests.deploy.manifests import (
     by_name,
     callers,
     container_ports,
+    drain_seconds,
     is_selected,
     objects,
     pods,
     service_ports,
 )
 from tools.check_deploy import CACHE, CHART
+from weft.epp.config.config import read_config
+from weft.epp.resolve import resolve
 
 _FETCHED = CACHE / "venv" / "layer" / "helm" / "helm"
 HELM = shutil.which("helm") or (str(_FETCHED) if os.access(_FETCHED, os.X_OK) else None)
@@ -120,12 +123,64 @@ def test_envoy_has_the_names_of_the_release():
         for locality in cluster["load_assignment"]["endpoints"]
         for endpoint in locality["lb_endpoints"]
     }
+    assert addresses.pop("admin") == "127.0.0.1"
     assert addresses == {
         "picker": "release-weft-picker",
         "workers_grpc": "release-weft-workers",
         "workers_http": "release-weft-workers",
     }
     assert {("Service", name) for name in addresses.values()} <= {*found}
+
+
+def test_a_pod_is_not_killed_while_it_drains(release: Objects):
+    """Its grace period covers what it does before SIGTERM, the time of open requests after it, and some seconds."""
+    for pod in pods(release):
+        assert pod["spec"]["terminationGracePeriodSeconds"] >= drain_seconds(pod) + 5
+
+
+def test_times_of_draining_are_values():
+    """The flag or the hook, and the grace period with it."""
+    given = ("picker.drainSeconds=600", "gateway.drainSeconds=900", "gateway.concurrency=4")
+    made = template(*(word for value in given for word in ("--set", value)))
+    found = by_name(made.stdout)
+    by_part = {pod["metadata"]["labels"][WORKER]: pod for pod in pods(found)}
+    assert [drain_seconds(by_part[part]) for part in ("picker", "gateway")] == [600, 900]
+    for part in ("picker", "gateway"):
+        spec = by_part[part]["spec"]
+        assert spec["terminationGracePeriodSeconds"] >= drain_seconds(by_part[part]) + 5
+    assert by_part["gateway"]["spec"]["containers"][0]["args"][-2:] == ["--concurrency", "4"]
+
+
+def test_values_for_pods_reach_all_of_them():
+    """Secrets for images, priority, annotations and affinity of workers, picker and Envoy."""
+    found = rendered("placed-values.yaml")
+    for pod in pods(found):
+        spec = pod["spec"]
+        assert (spec["imagePullSecrets"], spec["priorityClassName"]) == (
+            [{"name": "registry"}],
+            "serving",
+        )
+        assert pod["metadata"]["annotations"]["team"] == "search"
+        assert "podAntiAffinity" in spec["affinity"]
+    assert workers(found)["spec"]["runtimeClassName"] == "gvisor"
+    service = found["Service", "release-weft"]
+    assert service["metadata"]["annotations"] == {"example.com/load-balancer": "internal"}
+
+
+def test_the_picker_is_configured_by_a_value():
+    """As a file of a ConfigMap; it starts anew when this changes."""
+    found = rendered("placed-values.yaml")
+    text = found["ConfigMap", "release-weft-picker"]["data"]["picker.yaml"]
+    config = resolve(read_config(text, "picker.config"), allow_experimental=False)
+    assert {"queue-scorer", "prefix-cache-scorer"} <= {plugin.name for plugin in config.plugins}
+    pod = found["Deployment", "release-weft-picker"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert "--config-file=/etc/weft/picker.yaml" in container["args"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert mounts["config"] == "/etc/weft"
+    assert volumes["config"]["configMap"] == {"name": "release-weft-picker"}
+    assert "checksum/config" in pod["metadata"]["annotations"]
 
 
 def test_workers_are_asked_at_their_own_pages(release: Objects):

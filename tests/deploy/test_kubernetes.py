@@ -7,6 +7,7 @@ from tests.deploy.manifests import (
     KUBERNETES,
     callers,
     container_ports,
+    drain_seconds,
     is_selected,
     objects,
     pods,
@@ -28,14 +29,23 @@ def test_envoy_finds_picker_and_workers_by_their_services():
         grpc_workers=(("weft-workers", service_ports(workers)["grpc"]),),
         http_workers=(("weft-workers", service_ports(workers)["http"]),),
         admin=("127.0.0.1", 9901),
+        probes=("0.0.0.0", 8081),
     )
     assert yaml.safe_load(ENVOY.read_text(encoding="utf-8")) == envoy_config(plan)
 
 
-def test_the_chart_has_the_same_envoy():
+@pytest.mark.parametrize("name", ["envoy.yaml", "drain.sh"])
+def test_the_chart_has_the_same_envoy(name: str):
     """A chart may hold files of its own directory alone, and a link does not live everywhere."""
-    chart = KUBERNETES.parent / "helm" / "weft" / "files" / "envoy.yaml"
-    assert chart.read_text(encoding="utf-8") == ENVOY.read_text(encoding="utf-8")
+    chart = KUBERNETES.parent / "helm" / "weft" / "files" / name
+    assert chart.read_text(encoding="utf-8") == ENVOY.with_name(name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("directory", ["server", "fleet", "pool"])
+def test_a_pod_is_not_killed_while_it_drains(directory: str):
+    """Its grace period covers what it does before SIGTERM, the time of open requests after it, and some seconds."""
+    for pod in pods(objects(KUBERNETES / directory)):
+        assert pod["spec"].get("terminationGracePeriodSeconds", 30) >= drain_seconds(pod) + 5
 
 
 def test_the_picker_names_pods_that_the_workers_can_be():

@@ -15,6 +15,7 @@ from tests.deploy.command_line import is_taken
 from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
+from weft.cli.up.envoy import PROBE_PAGES
 from weft.core.headers import PREFILLER
 from weft.core.observe.metric_series import PREFIX, SERIES, Kind
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
@@ -92,7 +93,8 @@ def _of_yaml(node: Any) -> Iterator[tuple[str, str]]:
 def _flags() -> set[str]:
     app = make_app()
     collections = (app[name].assemble_argument_collection() for name in ("serve", "epp"))
-    return {name for arguments in collections for one in arguments for name in one.names}
+    own = {name for arguments in collections for one in arguments for name in one.names}
+    return own | {"--concurrency"}  # Envoy's own
 
 
 def _exposed() -> set[str]:
@@ -116,13 +118,14 @@ def _exposed() -> set[str]:
 def _ports() -> set[str]:
     serve, epp = ServeOptions(), EppOptions()
     own = {serve.port, serve.grpc_port, epp.grpc_port, epp.grpc_health_port, epp.metrics_port}
-    envoy = re.findall(r"port_value: (\d+)", (DEPLOY / "envoy.yaml").read_text(encoding="utf-8"))
+    files = (DEPLOY / "envoy.yaml", DEPLOY / "kubernetes" / "fleet" / "envoy.yaml")
+    envoy = re.findall(r"port_value: (\d+)", "".join(map(Path.read_text, files)))
     return {*map(str, own), *envoy}
 
 
 def _paths() -> set[str]:
     served = {endpoint.path for endpoint in all_endpoints(ServerState(CollectorRegistry()))}
-    return served | {*PUBLIC} | {"/v1"}
+    return served | {*PUBLIC} | {*PROBE_PAGES} | {"/v1"}
 
 
 FACTS = list(facts())

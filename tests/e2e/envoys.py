@@ -26,9 +26,8 @@ class Running:
     """One Envoy process, its log and its ports."""
 
     def __init__(self, config: Mapping[str, Any], port: int, admin: int, scratch: Path) -> None:
-        self.port = port
+        self.port, self.admin_port = port, admin
         self._log_path = scratch / "envoy.log"
-        self._admin = admin
         path = scratch / "envoy.json"
         path.write_text(json.dumps(config))
         with self._log_path.open("wb") as log:
@@ -78,7 +77,7 @@ class Running:
     async def get(self, path: str) -> bytes:
         """One page of its admin interface; nothing while it does not listen."""
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._admin)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.admin_port)
         except OSError:
             return b""
         writer.write(f"GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n".encode())

@@ -19,7 +19,8 @@ from tests.e2e.envoys import Running, envoy
 from tests.e2e.scenes import CHAT, split
 from tests.e2e.workers import HttpWorker, Seen, http_worker
 from weft.cli.up.envoy import EnvoyPlan
-from weft.cli.up.up import PICKER_CONFIG, Worker
+from weft.cli.up.picker_config import PICKER_CONFIG
+from weft.cli.up.up import Worker
 from weft.epp.pool.engines import ENGINES, LoadReader
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,

@@ -21,6 +21,29 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.picker.enabled (not .Values.inferencePool.enabled) -}}yes{{- end -}}
 {{- end -}}
 
+{{- /* Of the release and one part of it: its pods on different nodes, where that is possible. */ -}}
+{{- define "weft.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "weft.selector" . | nindent 8 }}
+{{- end -}}
+
+{{- /* Of the release and the values of one part of it. */ -}}
+{{- define "weft.placement" -}}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "weft.podSecurity" -}}
 securityContext:
   runAsNonRoot: true

@@ -7,6 +7,7 @@ the two together.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from weft.cli.up.replies import local_replies
@@ -18,6 +19,9 @@ _TYPE: Final = "type.googleapis.com/envoy."
 PICKER: Final = "picker"
 WORKERS_GRPC: Final = "workers_grpc"
 WORKERS_HTTP: Final = "workers_http"
+ADMIN: Final = "admin"
+# Paths for probes, and the admin pages behind them. The second answers while Envoy's main thread does.
+PROBE_PAGES: Final = MappingProxyType({"/ready": "/ready", "/live": "/hot_restart_version"})
 # Headers that only the picker may set: removed from client requests before the picker sees them.
 _STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
 _STRIPPED_NAMES: Final = (DATA_PARALLEL, CACHE_SOURCE, DROPPED_REASON)
@@ -42,6 +46,9 @@ class EnvoyPlan:
     http_health_path: str | None = "/health"
     # Address of Envoy's admin pages; a path means a socket, which web pages cannot reach.
     admin: tuple[str, int] | Path | None = None
+    # Address of two of the admin pages, for Kubernetes' probes: `/ready`, which fails while Envoy drains, and `/live`.
+    # None: no such pages.
+    probes: tuple[str, int] | None = None
     host_pattern: str | None = None  # pattern of allowed Host headers; None allows any
     routing_port: int | None = None  # port of the picker's web page, which workers' pages link to
     # Without the picker, requests are sent round robin if True, and fail if False.
@@ -60,9 +67,12 @@ def envoy_config(plan: EnvoyPlan) -> dict[str, Any]:
     ]
     if plan.http_workers:
         clusters.append(_workers(WORKERS_HTTP, plan.http_workers, plan, is_grpc=False))
-    config: dict[str, Any] = {
-        "static_resources": {"listeners": [_listener(plan)], "clusters": clusters}
-    }
+    listeners = [_listener(plan)]
+    if plan.probes is not None:
+        assert isinstance(plan.admin, tuple), "the pages for probes are admin pages"
+        listeners.append(_probe_listener(plan.probes))
+        clusters.append(_admin_cluster(plan.admin))
+    config: dict[str, Any] = {"static_resources": {"listeners": listeners, "clusters": clusters}}
     if plan.admin is not None:
         config["admin"] = {"address": _address(plan.admin)}
     return config
@@ -96,6 +106,30 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
         **bounds,
         "filter_chains": [{"filters": [manager]}],
     }
+
+
+def _probe_listener(address: tuple[str, int]) -> dict[str, Any]:
+    """Serves two of the admin pages, and no other."""
+    routes = [
+        {"match": {"path": path}, "route": {"cluster": ADMIN, "prefix_rewrite": page}}
+        for path, page in PROBE_PAGES.items()
+    ]
+    manager = _extension(
+        "filters.network.http_connection_manager",
+        "HttpConnectionManager",
+        stat_prefix="probes",
+        route_config={"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+        http_filters=[_extension("filters.http.router", "Router")],
+    )
+    return {
+        "name": "probes",
+        "address": _address(address),
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def _admin_cluster(address: tuple[str, int]) -> dict[str, Any]:
+    return {"name": ADMIN, "type": "STATIC", "load_assignment": _assignment(ADMIN, [address])}
 
 
 def _extension(name: str, message: str, **config: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from weft.cli.process.limits import raise_open_files
 from weft.cli.process.signals import Signalled, Signals
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
+from weft.cli.up.picker_config import PICKER_CONFIG, PREFILL_CONFIG
 from weft.core.aio.pauses import Pauses
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
@@ -28,63 +29,14 @@ from weft.core.observe.log import configure_logging
 from weft.core.values.kv_transfer import KvConnector, KvRole
 from weft.epp.server.limits import PickerLimits
 
-# Clients use HTTP or the engine's gRPC protocol; workers report load and cache over the latter.
-PICKER_CONFIG: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: openai-parser
-- type: anthropic-parser
-- type: vllmhttp-parser
-- type: vllmgrpc-parser
-- type: passthrough-parser
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-requestHandler:
-  parsers:
-  - pluginRef: openai-parser
-  - pluginRef: anthropic-parser
-  - pluginRef: vllmhttp-parser
-  - pluginRef: vllmgrpc-parser
-  - pluginRef: passthrough-parser
-"""
-# For prefill and decode workers: prefill workers compute prompts of which decode workers have cached too little.
-_PREFILL_PLUGINS: Final = """\
-- type: prefill-filter
-- type: decode-filter
-- type: prefix-based-pd-decider
-  parameters: {nonCachedTokens: 256}
-- type: disagg-profile-handler
-  parameters:
-    profiles: {decode: decode, prefill: prefill}
-    deciders: {prefill: prefix-based-pd-decider}
-schedulingProfiles:
-- name: prefill
-  plugins:
-  - pluginRef: prefill-filter
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-- name: decode
-  plugins:
-  - pluginRef: decode-filter
-"""
-PREFILL_CONFIG: Final = PICKER_CONFIG.replace(
-    "schedulingProfiles:\n- name: default\n  plugins:\n", _PREFILL_PLUGINS
-)
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
 # Maximum bytes of the path, so that the path of a socket inside stays below 108 bytes
 _MAX_TMPDIR: Final = 80
-_PICKER_PAUSES_S: Final = (0.25, 30.0)  # first and longest pause before the picker is started again
+_PAUSES_S: Final = (0.25, 30.0)  # first and longest pause before a process is started again
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
+_FREE_PORTS: Final = ("--port", "0", "--grpc-port", "0")
 _AROUND_BODY_BYTES: Final = 2**16  # bytes around a body in Envoy's message
 _ROLE: Final = "llm-d.ai/role"
 _CONNECTOR: Final = KvConnector.SHM if hasattr(os, "memfd_create") else KvConnector.TCP
@@ -144,6 +96,12 @@ class Worker:
         return cls(None if http is None else http.removeprefix("http://"), grpc, found[1], role)
 
     @property
+    def ports(self) -> list[str]:
+        """Flags of a server at the same addresses."""
+        ports = ["--grpc-port", str(_split(self.grpc)[1])]
+        return ports if self.http is None else [*ports, "--port", str(_split(self.http)[1])]
+
+    @property
     def endpoint(self) -> str:
         """The worker in the picker's form of endpoints."""
         if self.http is None:
@@ -168,7 +126,7 @@ def _transfer(role: str, scratch: Path) -> str:
 
 
 class Stack:
-    """All processes, in the order of their start; they are stopped in reverse order."""
+    """All processes, in the order of their start, in which they are stopped too."""
 
     def __init__(self, model: str, options: UpOptions, binary: Path) -> None:
         self._model = model
@@ -178,6 +136,8 @@ class Stack:
         self._started = time.monotonic()
         self._signals = Signals()
         self._workers: list[Child] = []
+        self._worker_argvs: list[list[str]] = []  # without the ports
+        self._worker_ports: list[list[str]] = []
         self._picker: Child | None = None
         self._envoy: Child | None = None
 
@@ -232,18 +192,23 @@ class Stack:
             argv += ["--log-format", options.log_format]
             if options.otlp_traces_endpoint is not None:
                 argv += ["--otlp-traces-endpoint", options.otlp_traces_endpoint]
-            argv += ["--port", "0", "--grpc-port", "0"]
             if role is not None:
                 argv += ["--kv-transfer-config", _transfer(role, scratch)]
             argv += shlex.split(options.worker_args)
-            self._workers.append(
-                await self._child(f"worker {number}", argv, inherited_environment(count))
-            )
+            self._worker_argvs.append(argv)
+            self._workers.append(await self._start_worker(number, _FREE_PORTS))
         workers = []
         for child, role in zip(self._workers, roles, strict=True):
             workers.append(Worker.from_banner(await child.read_until("  try"), role))
             self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
+        self._worker_ports = [worker.ports for worker in workers]
         return workers
+
+    async def _start_worker(self, number: int, ports: Sequence[str]) -> Child:
+        """Starts worker 1, 2 and so on."""
+        argv, count = self._worker_argvs[number - 1], len(self._worker_argvs)
+        environment = inherited_environment(count)
+        return await self._child(f"worker {number}", [*argv, *ports], environment)
 
     async def _child(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
@@ -313,20 +278,41 @@ class Stack:
         """Waits until a process ends that the others depend on."""
         try:
             async with asyncio.TaskGroup() as group:
-                for worker in self._workers:
-                    group.create_task(self._watch_worker(worker))
+                for number in range(1, 1 + len(self._workers)):
+                    group.create_task(self._watch_worker(number))
                 group.create_task(self._watch_envoy())
                 group.create_task(self._watch_picker())
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _watch_worker(self, worker: Child) -> None:
-        """Waits for the end of a worker; the stack continues while others remain."""
-        await worker.process.wait()
-        num_alive = sum(each.process.returncode is None for each in self._workers)
-        if num_alive == 0:
-            raise worker.failure()
-        self._say(f"{worker.failure()}; {num_alive} workers are left")
+    async def _watch_worker(self, number: int) -> None:
+        """Restarts a worker that ends; the stack ends with the last worker that serves."""
+        pauses = Pauses(*_PAUSES_S)
+        while True:
+            worker, since = self._workers[number - 1], time.monotonic()
+            await worker.process.wait()
+            num_alive = sum(each.process.returncode is None for each in self._workers)
+            if num_alive == 0:
+                raise worker.failure()
+            self._say(f"{worker.failure()}; {num_alive} workers are left")
+            pauses.lasted(time.monotonic() - since)
+            await self._restart_worker(number, pauses)
+            self._say(f"worker {number} is back")
+
+    async def _restart_worker(self, number: int, pauses: Pauses) -> None:
+        """Restarts a worker, at the same addresses, until it serves."""
+        while True:
+            await asyncio.sleep(pauses.next_s())
+            worker = await self._start_worker(number, self._worker_ports[number - 1])
+            self._workers[number - 1] = worker
+            try:
+                async with asyncio.timeout(self._options.start_timeout):
+                    await worker.read_until("  try")
+            except (ChildFailed, TimeoutError) as error:
+                self._say(f"{str(error) or f'worker {number} is not ready'}; trying again")
+                await worker.stop(_STOP_S)
+            else:
+                return
 
     async def _watch_envoy(self) -> None:
         """Waits for the end of Envoy, without which nothing can be reached."""
@@ -338,7 +324,7 @@ class Stack:
         """Waits for the end of the picker. Without a picker, requests go round robin; if they must fail instead, the
         stack ends.
         """
-        pauses = Pauses(*_PICKER_PAUSES_S)
+        pauses = Pauses(*_PAUSES_S)
         while True:
             assert self._picker is not None
             since = time.monotonic()
@@ -366,11 +352,11 @@ class Stack:
                 return
 
     async def _stop_all(self) -> None:
-        """Stops Envoy first, so that no requests reach processes that are about to end."""
-        for child in (self._envoy, self._picker):
+        """Stops the workers first: they end their open requests, whose answers still pass Envoy."""
+        await asyncio.gather(*(child.stop(_STOP_S) for child in self._workers))
+        for child in (self._picker, self._envoy):
             if child is not None:
                 await child.stop(_STOP_S)
-        await asyncio.gather(*(child.stop(_STOP_S) for child in self._workers))
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._started:5.1f} s  {text}", flush=True)
