@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tools.preflight import DISK_BYTES, problems
 from weft.core.observe.readable import format_bytes, format_left
 from weft.core.observe.terminal import StatusLine
 
@@ -214,13 +215,17 @@ def pip(venv: Path) -> list[str | Path]:
 
 def main(venv: Path, what: str) -> None:
     """Make that part of `venv`, or the wheel."""
+    wheel = DIST / wheel_name()
+    if what in DISK_BYTES:
+        compiles = what == "core" and not wheel.exists()
+        if found := list(problems(venv, what, compiles=compiles)):
+            sys.exit("\n".join(found))
     venv.mkdir(parents=True, exist_ok=True)
     log = venv / "setup.log"
     install = [*pip(venv), "install", "--progress-bar", "raw"]
     match what:
         case "core":
             steps = list(environment_steps(venv))
-            wheel = DIST / wheel_name()
             has_module = wheel.exists() and take_from_wheel(wheel)
             why = f"nothing to compile: dist/{wheel.name} has it" if has_module else "some minutes"
             print(f"Setting up Weft in {venv}, {why}", flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import clean_environment
-from tools import set_up
+from tools import preflight, set_up
 from tools.set_up import ROOT, Step, native_digest, run, take_from_wheel, wheel_name
 
 # As pip and the compiler write it.
@@ -142,6 +142,73 @@ def test_the_tool_needs_nothing_that_it_installs():
         "import sys; sys.path[:0] = ['src', '.']; import tools.set_up",
     ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=clean_environment())
+
+
+class TestProblems:
+    """Each is a sentence with a command, before anything is fetched."""
+
+    @pytest.fixture(autouse=True)
+    def _need_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(preflight.DISK_BYTES, "core", 0)
+        monkeypatch.setattr(preflight, "MEMORY_BYTES", 0)
+
+    @staticmethod
+    def of(target: Path) -> list[str]:
+        return list(preflight.problems(target, "core", compiles=True))
+
+    def test_this_machine_has_none(self, tmp_path: Path):
+        """The tests themselves were set up here; the directory need not exist."""
+        assert self.of(tmp_path / "new" / ".venv") == []
+
+    @pytest.mark.parametrize(
+        ("compiler", "message"),
+        [
+            ("/no/compiler", "CXX=/no/compiler is not a program; install one that knows C++20"),
+            ("false", "The C++ compiler false does not know C++20"),
+        ],
+    )
+    def test_a_missing_compiler_is_named(self, tmp_path, monkeypatch, compiler: str, message: str):
+        """And so is one that is too old."""
+        monkeypatch.setenv("CXX", compiler)
+        (problem,) = self.of(tmp_path)
+        assert problem.startswith(message)
+        assert "install" in problem.rpartition(": ")[2]
+
+    def test_a_path_without_a_compiler_is_named(self, tmp_path, monkeypatch):
+        """Nothing is found under the usual names."""
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        (problem,) = self.of(tmp_path)
+        assert problem.startswith("No C++ compiler was found; install one")
+
+    def test_a_full_disk_is_named(self, tmp_path, monkeypatch):
+        """An environment that exists already is only updated, which needs less."""
+        monkeypatch.setitem(preflight.DISK_BYTES, "core", 2**60)
+        (problem,) = self.of(tmp_path)
+        assert re.match(r"Only .* of disk is free at .*, and the set-up needs .*: du -h ", problem)
+        (tmp_path / "core.stamp").touch()
+        assert self.of(tmp_path) == []
+
+    def test_little_memory_is_named(self, tmp_path, monkeypatch):
+        """Swap counts, since the compiler may use it."""
+        monkeypatch.setattr(preflight, "MEMORY_BYTES", 2**60)
+        (problem,) = self.of(tmp_path)
+        assert "of memory is free, and compiling needs" in problem
+        assert problem.endswith("make wheel")
+
+    def test_a_problem_ends_make_before_anything_is_made(self, tmp_path: Path):
+        """One line, and no directory."""
+        command = [sys.executable, "-m", "tools.set_up", str(tmp_path / ".venv"), "core"]
+        environment = clean_environment(CXX="/no/compiler", PYTHONPATH="src")
+        if (set_up.DIST / wheel_name()).exists():
+            pytest.skip("nothing is compiled here")
+        made = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False
+        )
+        assert made.returncode == 1
+        assert made.stderr.startswith("CXX=/no/compiler is not a program")
+        assert made.stderr.count("\n") == 1
+        assert not (tmp_path / ".venv").exists()
 
 
 @pytest.mark.slow
