@@ -1,1 +1,1 @@
-"""Computation of steps: the `Runner` protocol and its implementations. This package knows no scheduling."""
+"""Computation of steps: the `Runner` protocol and its implementations. This package does not depend on scheduling."""

@@ -1,4 +1,4 @@
-"""All backends by name: a new backend is a package beside this file, and one row here."""
+"""All backends by name. A new backend is a package beside this module, and one row in `BACKENDS`."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
 
-# "auto" takes the first backend that suits.
+# "auto" selects the first suitable backend.
 BACKENDS: Mapping[str, Backend] = {
     "gpu": GpuBackend(),
     "native": NativeBackend("native"),
@@ -27,7 +27,7 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
-    """Chooses the backend and its configuration; raises a `ConfigError` that names an unsupported flag."""
+    """Returns the configuration of the chosen backend; raises a `ConfigError` that names an unsupported flag."""
     name = options.compute
     if name == "auto":
         name = next(name for name, backend in BACKENDS.items() if backend.suits(card))
@@ -51,7 +51,7 @@ def shares_weights(compute: ComputeConfig) -> bool:
 def load_model(
     checkpoint: Checkpoint, config: EngineConfig, file: PackedFile | None = None
 ) -> tuple[Runner, Pooler | None]:
-    """Returns the runner of the model, loaded as configured, and the pooler of its hidden states, if it has one."""
+    """Returns the model's runner, loaded as configured, and its pooler; None for a model without pooling."""
     assert config.compute_config is not None, "it computes elsewhere"
     pooler = load_pooler(checkpoint, config.pooler_config)
     max_model_len = config.model_config.max_model_len
@@ -61,7 +61,7 @@ def load_model(
 def load_runner(
     checkpoint: Checkpoint, compute: ComputeConfig, max_model_len: int, file: PackedFile | None
 ) -> Runner:
-    """Returns the runner of the model, with its weights in `file` if there is one."""
+    """Returns the model's runner; its packed weights are in `file` if a file is given."""
     backend = BACKENDS[compute.compute]
     if file is None:
         return backend.load(checkpoint, compute, max_model_len=max_model_len)

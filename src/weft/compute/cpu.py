@@ -1,4 +1,4 @@
-"""`CpuBackend`: the common part of the two backends on the CPU, in C++ and in numpy."""
+"""`CpuBackend`: the common base of the two backends on the CPU, in C++ and in numpy."""
 
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import MAX_THREADS, NativeSampler, available_cpus
@@ -13,7 +13,7 @@ _CACHE_TYPES = ("auto", "int8")
 
 
 class CpuBackend:
-    """A named backend on the CPU, without its runners and their sizes."""
+    """A backend on the CPU with a name; subclasses add the runners and the sizes of their memory."""
 
     sampler: Sampler = NativeSampler()
     is_on_host = True
@@ -53,7 +53,7 @@ class CpuBackend:
 
 
 def _quantization(wanted: str | None, card: ModelCard) -> str | None:
-    """Returns the format that linear layers are computed in; by default their stored format."""
+    """Returns the quantization format of linear layers; by default the format in which they are stored."""
     if wanted == "none" or (wanted is None and card.stored_bits is None):
         return None
     return "stored" if wanted is None or (wanted, card.stored_bits) == ("int4", 4) else wanted
@@ -70,12 +70,12 @@ def no_effect(flag: str, card: ModelCard) -> str:
 
 
 def describe_threads(compute: ComputeConfig) -> str:
-    """Returns the number of threads in words."""
+    """Returns the number of threads as a phrase."""
     return "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
 
 
 def describe_rounding(compute: ComputeConfig) -> str:
-    """Returns what is quantized, as the end of a sentence; mostly empty."""
+    """Returns a phrase about quantization for the end of a sentence; empty without quantization."""
     names = {
         "stored": "weights in the bits they have",
         "int8": "int8 weights",

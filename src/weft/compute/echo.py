@@ -1,4 +1,4 @@
-"""`EchoRunner`: answers with the prompt, token by token, at a set pace; its KV pool holds token ids."""
+"""`EchoRunner`: answers with the prompt, token by token, at a fixed rate; its KV pool stores token ids."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,9 @@ _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temper
 
 
 class EchoRunner(HostBlocks):
-    """A runner whose row `k` tokens after the prompt's last one gives prompt token `k`, then end-of-sequence."""
+    """A runner that echoes the prompt: the row `k` tokens after the prompt's last token gives prompt token `k`, then
+    end-of-sequence.
+    """
 
     adapters = None
     kv_layout = "echo-1"
@@ -43,14 +45,14 @@ class EchoRunner(HostBlocks):
         return [self._token_ids.reshape(1, -1, self._block_size)]
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Returns logits of each wanted row; sleeps as for the first token of a prompt, else as for the next
-        token.
+        """Returns the logits of each wanted row; sleeps first: longer for a prompt's first token than for later
+        tokens.
         """
         self._token_ids[batch.slots] = batch.token_ids
         sequences = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
         prompt_lens = batch.prompt_lens[sequences]
         places = batch.positions[batch.logit_rows] - prompt_lens + 1  # in the prompt
-        # Rows before the prompt's last row are needed for scores only; they give the prompt's first token.
+        # Rows before the prompt's last row are needed only for logprobs; they give the prompt's first token.
         within = np.clip(places, 0, prompt_lens - 1)
         blocks = batch.block_tables[sequences, within // self._block_size]
         answers = self._token_ids[blocks * self._block_size + within % self._block_size]
@@ -72,7 +74,7 @@ class EchoRunner(HostBlocks):
 
 
 class EchoBackend:
-    """The backend for models without weights, which has nothing to configure."""
+    """The backend for models without weights, which have no compute settings."""
 
     sampler: Sampler = NativeSampler()
     is_on_host = True

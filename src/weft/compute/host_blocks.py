@@ -11,16 +11,17 @@ Bytes = NDArray[np.uint8]
 
 
 class HostBlocks(ABC):
-    """Base class that implements `BlockCopies` for a runner that can show its pool."""
+    """Base class that implements `BlockCopies` for a runner whose pool is in the host's memory."""
 
     @abstractmethod
     def _pool_parts(self) -> Sequence[NDArray[Any]]:
-        """Returns views of the pool, each [parts, blocks, ...]: a block is at the same index in every part of each
-        view.
+        """Returns views of the pool, each [parts, blocks, ...].
+
+        A block has the same index in every part of each view.
         """
 
     def _slot_parts(self) -> Sequence[NDArray[Any]]:
-        """Returns views of state slots in the same form; empty if the model keeps no states."""
+        """Returns views of state slots in the form of `_pool_parts`; empty if the model stores no states."""
         return ()
 
     @property
@@ -50,7 +51,7 @@ class HostBlocks(ABC):
     def _with_bytes(
         self, block_id: int, data: Bytes
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Yields the part of a block in each view, with the matching part of `data` in the same form."""
+        """Yields, for each view, the block's part of the view and the matching part of `data`, in the same shape."""
         start = 0
         for block in self._parts_of(block_id):
             own = data[start : start + block.nbytes]
@@ -59,7 +60,7 @@ class HostBlocks(ABC):
 
 
 class HostSlots(HostBlocks):
-    """Copies of state slots."""
+    """Copies of state slots, in the same form as copies of blocks."""
 
     def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
         self._parts = parts

@@ -7,7 +7,7 @@ _UNLIMITED = 1 << 60  # control groups of version 1 write a huge number for "no 
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """Returns the smaller of the machine's available memory and the room in the control group.
+    """Returns the smaller of the machine's available memory and the memory left in this process's control group.
 
     Returns the machine's whole memory if neither can be read (systems other than Linux).
     """
@@ -27,7 +27,9 @@ def _machine_bytes(meminfo: Path) -> int | None:
 
 
 def _group_bytes(root: Path) -> int | None:
-    """Returns limit minus usage of the tightest control group that contains this process."""
+    """Returns limit minus usage of the control group, among those that contain this process, with the least memory
+    left.
+    """
     groups = root / "sys/fs/cgroup"
     left = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
@@ -42,7 +44,10 @@ def _group_bytes(root: Path) -> int | None:
 
 
 def _group_lineage(mount: Path, path: str, limit_name: str, used_name: str) -> list[int]:
-    """Returns the room in each limited group, from this one up. In a container its own group is the mount."""
+    """Returns the memory left in each limited group, from this process's group up.
+
+    In a container the mount is this group.
+    """
     directory = mount / path.strip("/")
     directories = [directory, *directory.parents]
     left = []
@@ -56,7 +61,9 @@ def _group_lineage(mount: Path, path: str, limit_name: str, used_name: str) -> l
 
 
 def _reclaimable_bytes(stat: Path) -> int:
-    """Returns file pages that were not used recently: they count as used, but are reclaimed under memory pressure."""
+    """Returns the bytes of file pages not used recently: they count as used, but the kernel reclaims them when
+    needed.
+    """
     values = dict(line.split()[:2] for line in (_read(stat) or "").splitlines() if " " in line)
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 

@@ -1,4 +1,4 @@
-"""`NativeBackend`: models in C++, on the CPU's vector instructions."""
+"""`NativeBackend`: models in C++, with the CPU's vector instructions."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from weft.model.spec import ModelSpec
 
 
 class NativeBackend(CpuBackend):
-    """Backend for every model with weights, if the CPU has supported vector instructions."""
+    """Backend for every model with weights, if the CPU has the needed vector instructions."""
 
     def suits(self, card: ModelCard) -> bool:
         return card.num_parameters > 0 and usable_paths()[0] != "portable"

@@ -1,6 +1,6 @@
-"""`Pooler`: turns a sequence's hidden states into its embedding or its scores.
+"""`Pooler`: computes an embedding or scores from a sequence's hidden states.
 
-Hidden states arrive as the steps compute them, chunk by chunk; the collected state does not depend on the chunks.
+Hidden states arrive chunk by chunk, as the steps compute them; the result does not depend on the chunks.
 """
 
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from weft.model.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The hidden states of one sequence so far: all of them, or as much as its pooling needs."""
+    """The hidden states of one sequence so far: all of them, or as many as its pooling needs."""
 
     kind: PoolingKind
     num_rows: int = 0
     parts: tuple[FloatArray, ...] = ()
 
     def plus(self, rows: FloatArray) -> Self:
-        """Returns the collected states with the next rows, [rows, hidden], at least one."""
+        """Returns the collected states plus the next rows, [rows, hidden], at least one."""
         match self.kind:
             case PoolingKind.CLS:
                 parts = self.parts or (rows[:1].copy(),)
@@ -45,20 +45,20 @@ class Collected:
         return replace(self, num_rows=self.num_rows + len(rows), parts=parts)
 
     def result(self) -> FloatArray:
-        """Returns [1, hidden], or [rows, hidden] for tasks on every token."""
+        """Returns the states to pool: [1, hidden], or [rows, hidden] for tasks with a result for every token."""
         whole = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
         return whole / np.float32(self.num_rows) if self.kind is PoolingKind.MEAN else whole
 
 
 class Pooler:
-    """The computation after the hidden states, for every task of one model."""
+    """The computation that follows the hidden states, for every pooling task of one model."""
 
     def __init__(self, spec: PoolingSpec, weights: Weights, *, normalize: bool) -> None:
         self._normalize = normalize
         self._head = None if spec.head is None else _Head(spec.head, weights)
 
     def finish(self, rows: FloatArray, params: PoolingParams) -> FloatArray:
-        """Returns the result for the caller from the collected rows: one row, or one for each token."""
+        """Returns the pooling result of the collected rows: one row, or one row for each token."""
         with np.errstate(all="ignore"):  # an overflow becomes NaN, which the engine reports
             if self._head is not None:
                 return self._head(rows, is_scaled=params.use_activation is not False)
@@ -69,7 +69,7 @@ class Pooler:
 
 
 def normalized(rows: FloatArray) -> FloatArray:
-    """Returns rows of length 1; a row of zeros stays as it is."""
+    """Returns the rows scaled to length 1; a row of zeros is unchanged."""
     lengths: FloatArray = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
     floor: FloatArray = np.maximum(lengths, np.float32(1e-12))
     return rows / floor
@@ -85,7 +85,7 @@ def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler |
 
 
 class _Head:
-    """A classifier."""
+    """The layers of a classifier, which follow pooling."""
 
     def __init__(self, spec: HeadSpec, weights: Weights) -> None:
         reader = WeightReader(weights, spec.norm_eps)
@@ -95,7 +95,7 @@ class _Head:
         self._labels = reader.linear("head.labels")
 
     def __call__(self, rows: FloatArray, *, is_scaled: bool) -> FloatArray:
-        """Returns scores, [rows, labels]."""
+        """Returns the scores, [rows, labels]; with `is_scaled`, after the activation function."""
         count, hidden = len(rows), tiles.pad_rows(rows)
         if self._dense is not None:
             hidden = activate(self._spec.activation, self._dense(hidden))

@@ -13,7 +13,7 @@ Wide = NDArray[np.float64]
 
 
 def inverse_frequencies(rope: RopeSpec, max_model_len: int) -> FloatArray:
-    """Returns radians per position of each pair of elements, [dim / 2]."""
+    """Returns the radians per position of each pair of elements, [dim / 2]."""
     exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
     return _scaled(rope, rope.theta**-exponents, max_model_len).astype(np.float32)
 
@@ -29,7 +29,7 @@ def _scaled(rope: RopeSpec, plain: Wide, max_model_len: int) -> Wide:
         case RopeKind.YARN:
             return _yarn(rope, plain)
         case RopeKind.LONGROPE:
-            # One set for all sequences: cached keys are shared between short and long ones.
+            # All sequences use one set of frequencies: short and long sequences share cached keys.
             is_long = max_model_len > rope.original_max_position
             factors: Wide = np.asarray(rope.long_factors if is_long else rope.short_factors)
             return plain / factors
@@ -38,7 +38,9 @@ def _scaled(rope: RopeSpec, plain: Wide, max_model_len: int) -> Wide:
 
 
 def _llama3(rope: RopeSpec, plain: Wide) -> Wide:
-    """Divides slow frequencies by the factor, keeps fast ones, and blends those in between."""
+    """Returns the frequencies with slow ones divided by the factor, fast ones unchanged, and those in between
+    blended.
+    """
     turns = rope.original_max_position * plain / (2 * math.pi)  # turns over the trained length
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     unscaled: Wide = np.clip(blend, 0.0, 1.0)
@@ -46,7 +48,9 @@ def _llama3(rope: RopeSpec, plain: Wide) -> Wide:
 
 
 def _yarn(rope: RopeSpec, plain: Wide) -> Wide:
-    """Like llama3, but blends linearly in the element's index, between two numbers of turns."""
+    """Returns the frequencies blended like those of llama3, but linearly in the element's index between two numbers
+    of turns.
+    """
 
     def element(turns: float) -> float:
         wavelength = rope.original_max_position / (turns * 2 * math.pi)
@@ -66,10 +70,10 @@ def rotations(
 ) -> tuple[FloatArray, FloatArray]:
     """Returns cosine and sine for each row, [rows, 1, dim / 2], which all heads share.
 
-    `positions` are those of rows, or of rows and pairs.
+    `positions` are one per row, or one per row and pair.
     """
     of_pairs = positions[:, None] if positions.ndim == 1 else positions
-    angles = of_pairs.astype(np.float32) * frequencies  # float32, as models are trained
+    angles = of_pairs.astype(np.float32) * frequencies  # in float32, as in training
     wide = angles.astype(np.float64)
     cosine = (np.cos(wide) * rope.attention_factor).astype(np.float32)
     sine = (np.sin(wide) * rope.attention_factor).astype(np.float32)
@@ -77,7 +81,7 @@ def rotations(
 
 
 def section_axes(sections: tuple[int, int, int], *, is_interleaved: bool) -> IntArray:
-    """Returns for each rotary pair which of a row's three positions turns it; see `ModelSpec`."""
+    """Returns, for each rotary pair, which of a row's three positions rotates it; `ModelSpec` explains sections."""
     if not is_interleaved:
         return np.repeat(np.arange(3, dtype=np.int32), sections)
     axes = np.zeros(sum(sections), np.int32)
@@ -89,9 +93,9 @@ def section_axes(sections: tuple[int, int, int], *, is_interleaved: bool) -> Int
 def rotate(
     heads: FloatArray, cosine: FloatArray, sine: FloatArray, *, is_interleaved: bool = False
 ) -> None:
-    """Rotates [rows, heads, head_dim] in place; elements after the rotary ones stay as they are.
+    """Rotates [rows, heads, head_dim] in place; elements after the rotary ones are unchanged.
 
-    Element i pairs with i + dim / 2, or, if interleaved, 2i with 2i + 1.
+    Element i is paired with i + dim / 2, or, if `is_interleaved`, 2i with 2i + 1.
     """
     dim = 2 * cosine.shape[-1]
     here, there = slice(0, dim // 2), slice(dim // 2, dim)

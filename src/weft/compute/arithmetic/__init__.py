@@ -1,1 +1,1 @@
-"""Arithmetic in numpy that the reference backend uses and that kernels are compared with."""
+"""Arithmetic in numpy, which the reference backend uses and with which kernels are compared."""

@@ -7,7 +7,7 @@ import numpy as np
 from weft.compute.protocols.runner import FloatArray
 from weft.model.switches import Activation
 
-_CHUNK = 1 << 16  # elements per pass, so that a dozen passes stay in the cache
+_CHUNK = 1 << 16  # elements per pass, so that a dozen arrays stay in the cache
 # erf(x) = x P(x²) / Q(x²), a least-squares fit on [0, 3.92]; beyond, erf is 1 in float32. The error is
 # at most 4e-7, highest power first.
 _ERF_END = np.float32(3.92)
@@ -16,7 +16,7 @@ _ERF_BELOW = (3.8070612e-05, 0.00118809886, 0.0151721718, 0.115084027, 0.5041631
 
 
 def activate(activation: Activation, x: FloatArray) -> FloatArray:
-    """Applies an activation element by element; the result may share memory with `x`."""
+    """Returns the activation of each element; the result may share memory with `x`."""
     match activation:
         case Activation.GELU:
             return _gelu(x)
@@ -40,7 +40,7 @@ def activate(activation: Activation, x: FloatArray) -> FloatArray:
 
 
 def sigmoid(x: FloatArray) -> FloatArray:
-    """Applies the logistic function element by element."""
+    """Returns the logistic function of each element."""
     falling: FloatArray = np.exp(-x)
     return np.float32(1) / (np.float32(1) + falling)
 
@@ -58,7 +58,7 @@ def _gelu(x: FloatArray) -> FloatArray:
 
 
 def erf(x: FloatArray) -> FloatArray:
-    """Applies the error function element by element."""
+    """Returns the error function of each element."""
     x = np.clip(x, -_ERF_END, _ERF_END)
     square = x * x
     return x * _polynomial(_ERF_ABOVE, square) / _polynomial(_ERF_BELOW, square)

@@ -1,9 +1,9 @@
 """Paged attention over all sequences of a step at once; a row's result never depends on other rows.
 
-Keys are read in tiles of `KEYS` that begin at multiples of `KEYS` in the sequence, whatever the block size. A query
-tile is some rows of one sequence, with all heads that share keys along its lanes. A pair is one query tile and one
-key tile. Every product and every sum has a fixed length: a softmax first takes the exact maximum over all keys, then
-sums the pairs of a tile in order. Hidden keys weigh exactly 0, so leaving a pair out changes no bit.
+Keys are read in tiles of `KEYS` keys that begin at multiples of `KEYS` in the sequence, whatever the block size. A
+query tile has some rows of one sequence, with all heads that share keys along its lanes. A pair is one query tile with
+one key tile. Every product and every sum has a fixed length: a softmax first takes the exact maximum over all keys,
+then sums the pairs of a tile in order. Hidden keys have the weight 0 exactly, so leaving out a pair changes no bit.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from weft.compute.protocols.runner import Batch, FloatArray
 from weft.model.spec import ModelSpec
 
 KEYS = 64  # a power of two
-_MAX_PAIRS = 128  # pairs per piece of work, so that gathered keys and values stay in cache
+_MAX_PAIRS = 128  # pairs per piece of work, so that the gathered keys and values stay in the cache
 
 Index = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -25,7 +25,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some query tiles and all their pairs; pairs of one tile are adjacent, in order of position."""
+    """A piece of work: some query tiles with all their pairs. Pairs of one tile are adjacent, in order of position."""
 
     rows: Index  # [tiles, rows of a tile], row of the step; the last row repeats in a partial tile
     is_real: Flags  # [tiles, rows of a tile], False for repeats
@@ -38,16 +38,16 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """The slots that each row of a step sees, for layers with one window."""
+    """The slots that each row of a step attends to, for layers with the same window."""
 
     pieces: tuple[_Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """All query tiles of a step; keys from `first_keys` to `last_keys` are visible to a tile's rows.
+    """All query tiles of a step; a tile's rows attend to keys from `first_keys` to `last_keys`.
 
-    A row sees the keys up to its end, which is its position, or a later one in a span that sees both ways.
+    A row attends to keys up to its end: its own position, or a later one in a span with attention in both directions.
     """
 
     sequences: Index  # [tiles]
@@ -62,7 +62,7 @@ class _Tiles:
 def plan_attention(
     spec: ModelSpec, batch: Batch, block_size: int, window: int | None
 ) -> AttentionPlan:
-    """Splits the rows of a step into pieces of work."""
+    """Returns the attention plan of a step: its rows in pieces of work."""
     groups = spec.num_heads // spec.num_kv_heads
     tile_rows = max(1, LANES // groups)
     starts = batch.query_starts.astype(np.intp)
@@ -127,7 +127,7 @@ def _rounds(first_pairs: Index, num_pairs: Index) -> Iterator[tuple[Index, Index
 
 
 def _slots(tiles: _Tiles, batch: Batch, block_size: int, tile_of_pair: Index, keys: Index) -> Index:
-    # Read only written slots of this sequence: a stale NaN times 0 would be NaN.
+    # Read only slots that this sequence has written: a stale NaN times 0 would be NaN.
     first = tiles.first_keys[tile_of_pair][:, None]
     last = tiles.last_keys[tile_of_pair][:, None]
     readable = np.clip(keys, first, last)
@@ -154,7 +154,7 @@ def attend(
 ) -> FloatArray:
     """Returns attention of queries [rows, heads, head_dim] over pools [slots, kv heads, head_dim].
 
-    `sinks` [heads] are scores beside those of keys, without values.
+    `sinks` [heads] are further scores besides the keys' scores, without values.
     """
     result = np.zeros((len(queries), spec.num_heads * spec.head_dim), np.float32)
     for piece in plan.pieces:
@@ -215,7 +215,7 @@ def _to_lanes(spec: ModelSpec, queries: FloatArray, num_lanes: int) -> FloatArra
 
 
 def _from_lanes(spec: ModelSpec, outputs: FloatArray, rows: int) -> FloatArray:
-    """Reverses `_to_lanes`, as [tiles, rows, heads * head_dim]."""
+    """Reverses `_to_lanes`: returns [tiles, rows, heads * head_dim]."""
     groups = spec.num_heads // spec.num_kv_heads
     lanes = outputs[..., : rows * groups]
     split = lanes.reshape(len(lanes), spec.num_kv_heads, spec.head_dim, rows, groups)
@@ -223,7 +223,7 @@ def _from_lanes(spec: ModelSpec, outputs: FloatArray, rows: int) -> FloatArray:
 
 
 def _sum_in_order(parts: FloatArray, piece: _Piece) -> FloatArray:
-    """Sums [pairs, ...] to [tiles, ...]: starts from 0 and adds the pairs of each tile one after the other."""
+    """Returns [tiles, ...], the sums of [pairs, ...]: starts from 0 and adds each tile's pairs one after the other."""
     totals = np.zeros((len(piece.rows), *parts.shape[1:]), np.float32)
     for open_tiles, pairs in piece.rounds:
         totals[open_tiles] += parts[pairs]

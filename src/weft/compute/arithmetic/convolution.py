@@ -1,8 +1,8 @@
-"""Short convolutions in numpy: each channel of a row with the same channel of the rows just before it.
+"""Short convolutions in numpy: each channel of a row with the same channel of the previous rows.
 
-The previous rows are in the same step, or in the states of blocks. A block has room for as many rows as a convolution
-looks back at; the row of a position replaces the one that is no longer needed. So a full block holds the state at its
-end, from which any sequence can continue, whoever computed it.
+The previous rows are in the same step, or in the states of blocks. A block's state has as many rows as a convolution
+looks back; each new row replaces the oldest one. So a full block has the state at its end, from which any sequence can
+continue, whichever sequence computed it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Rows of a step, and the places in states that belong to them."""
+    """Rows of a step, and their places in the states of blocks."""
 
     rows: Index
     blocks: Index
@@ -27,7 +27,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """The rows that are `back` rows before others: in the step, in blocks begun before it, or in full blocks."""
+    """The rows that are `back` rows before other rows: in the step, in blocks begun before it, or in full blocks."""
 
     back: int
     in_step: Index
@@ -37,14 +37,14 @@ class _Tap:
 
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
-    """The places of the previous rows of each row of a step, for one width, oldest first; and the rows to store."""
+    """Places of the previous rows of each row of a step, oldest first, for one width; and the rows to store."""
 
     taps: tuple[_Tap, ...]
     stored: _Places
 
 
 def plan_convolution(batch: Batch, block_size: int, width: int) -> ConvPlan:
-    """Finds every row's predecessors once for all layers."""
+    """Returns the plan of the convolutions of a step; all layers with this width use it."""
     lengths = np.diff(batch.query_starts)
     certain = lengths if batch.num_state_rows is None else batch.num_state_rows
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -76,11 +76,11 @@ def convolve(
     weights: FloatArray,
     bias: FloatArray | None,
 ) -> FloatArray:
-    """Convolves `products` [rows, hidden] with `weights` [hidden, width]; updates `states` [blocks, width - 1,
-    hidden].
+    """Returns the convolution of `products` [rows, hidden] with `weights` [hidden, width]; updates `states`.
 
-    A block that was begun belongs to its sequence, and is read before it is written. A full block may belong to
-    another sequence that fills it in this very step, so it is read afterwards.
+    `states` are [blocks, width - 1, hidden]. A block that was begun earlier belongs to its sequence, and is read before
+    it is written. A full block may belong to another sequence that fills it in the same step, so it is read after the
+    writes.
     """
     begun = [states[tap.in_begun.blocks, tap.in_begun.entries] for tap in plan.taps]
     states[plan.stored.blocks, plan.stored.entries] = products[plan.stored.rows]
@@ -99,16 +99,15 @@ def convolve(
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The short convolution and SiLU that a recurrence begins with; `weights` are [channels, width]."""
+    """The short convolution and the SiLU at the beginning of a recurrence; `weights` are [channels, width]."""
 
     weights: FloatArray
     bias: FloatArray | None
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the result for one sequence's successive rows [rows, channels], and the rest of the flat
-        `state`.
+        """Returns the result for successive rows [rows, channels] of one sequence, and the rest of the flat `state`.
 
-        The convolution's part of `state` holds the rows just before, oldest first, and is updated.
+        The convolution's part of `state` has the previous rows, oldest first, and is updated.
         """
         channels, width = self.weights.shape
         size = (width - 1) * channels

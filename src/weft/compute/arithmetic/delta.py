@@ -1,11 +1,10 @@
-"""Gated delta nets in numpy: a memory of values by keys; each token forgets a part of it and corrects another
-part.
+"""Gated delta nets in numpy: a memory of values by keys; each token decays the memory and corrects a part of it.
 
 Tokens are computed one by one, each with operations of the same shapes, so a row's bits do not depend on chunks. For
 each value head the state S is a matrix [key, value]. With k and q normed to length 1, and q divided by the root of
 their size:
 
-    S *= decay;  S += outer(k, beta * (v - k S));  output = q S
+S *= decay; S += outer(k, beta * (v - k S)); output = q S
 
 where decay is exp(-exp(a_log) * softplus(a + step_bias)), and beta is a sigmoid of b. An output is normed to mean
 square 1, scaled, and multiplied by the SiLU of its gate. `cpp/model/delta_step.cpp` gives the same bits.
@@ -20,12 +19,12 @@ from weft.compute.arithmetic.convolution import Channels
 from weft.compute.protocols.runner import FloatArray
 from weft.model.recurrence import DeltaSpec
 
-_LENGTH_EPS = np.float32(1e-6)  # for queries and keys, added to the square of their length
+_LENGTH_EPS = np.float32(1e-6)  # added to the squared length of queries and keys
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """The weights of one layer between its linear layers."""
+    """The weights of a gated delta net's layer between its two linear layers."""
 
     spec: DeltaSpec
     channels: Channels
@@ -35,7 +34,7 @@ class DeltaNet:
     output_scale: FloatArray  # [value_size]
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """Implements `Recurrence`: rows are channels and gates, b and a, side by side."""
+        """Implements `Recurrence`. Each row has channels, gates, b and a, side by side."""
         spec = self.spec
         channels, gates, b, a = self._parts(rows)
         mixed, memory = self.channels(channels, state)
@@ -73,7 +72,7 @@ class DeltaNet:
         return output
 
     def _unit(self, rows: FloatArray) -> FloatArray:
-        """Returns queries or keys of length 1, for each value head as a column."""
+        """Returns queries or keys scaled to length 1, one column for each value head."""
         spec = self.spec
         heads = rows.reshape(len(rows), spec.num_key_heads, spec.key_size)
         unit = heads / np.sqrt(exact.sum_of_squares(heads) + _LENGTH_EPS)

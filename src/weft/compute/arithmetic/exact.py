@@ -1,24 +1,24 @@
-"""exp and related functions, and sums, rounded operation by operation: the same bits as `cpp/kernels/exact.h`.
+"""exp and related functions, and sums, rounded after each operation: the same bits as `cpp/kernels/exact.h`.
 
-A sum adds its terms in order, or in sixteen partial sums that are added in the end.
+A sum adds its terms in order, or in sixteen partial sums that are added at the end.
 """
 
 import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
 
-_LOW, _HIGH = np.float32(-87.33), np.float32(88.37)  # outside this range exp is no normal number
+_LOW, _HIGH = np.float32(-87.33), np.float32(88.37)  # outside this range exp is not a normal number
 _LOG2E = np.float32(1.44269504)
 # ln 2 in two parts, so that a whole number of the first is exact.
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-# Adding this number rounds the sum to a whole number, which is then in the lowest bits.
+# Adding this number rounds the sum to a whole number, which is then in the lowest bits of the sum.
 _WHOLE = np.float32(12582912.0)
 _EXP = (
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
     *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
 )
 _LANES = 16
-_NUM_TERMS = 12  # terms of a series in at most 1/9: later terms are below the precision of a double
+_NUM_TERMS = 12  # for an argument of at most 1/9: later terms are below the precision of a double
 
 
 def exp(x: FloatArray) -> FloatArray:
@@ -38,7 +38,7 @@ def exp(x: FloatArray) -> FloatArray:
 
 
 def sigmoid(x: FloatArray) -> FloatArray:
-    """Applies the logistic function."""
+    """Returns the logistic function of each element."""
     result: FloatArray = np.float32(1) / (np.float32(1) + exp(-x))
     return result
 
@@ -50,7 +50,7 @@ def silu(x: FloatArray) -> FloatArray:
 
 
 def softplus(x: FloatArray) -> FloatArray:
-    """Returns log(1 + e^x), with the logarithm as a series in doubles."""
+    """Returns log(1 + e^x); the logarithm is a series in double precision."""
     raised = exp(np.where(x < 0, x, -x)).astype(np.float64)
     part = raised / (2.0 + raised)
     square = part * part
@@ -62,13 +62,13 @@ def softplus(x: FloatArray) -> FloatArray:
 
 
 def add_up(terms: FloatArray, axis: int) -> FloatArray:
-    """Adds the terms one after the other, starting from zero."""
+    """Returns the sum of the terms along `axis`, added one after the other, starting from zero."""
     total: FloatArray = np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
     return total
 
 
 def sum_of_squares(rows: FloatArray) -> FloatArray:
-    """Returns sums of squares over the last axis [..., n], in sixteen partial sums; [..., 1]."""
+    """Returns the sums of squares over the last axis of [..., n], as [..., 1]; added in sixteen partial sums."""
     size = rows.shape[-1]
     spare = (*((0, 0),) * (rows.ndim - 1), (0, -size % _LANES))
     squares = np.pad(rows * rows, spare).reshape(*rows.shape[:-1], -1, _LANES)

@@ -1,7 +1,7 @@
 """Products of group-quantized weights and int8 activations in numpy: the same bits as the native kernels.
 
-The module also decides which matrices of a model are in groups: matrices that are multiplied together have one
-format.
+The module also decides which matrices of a model are group-quantized: matrices that are multiplied together have the
+same format.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from weft.model.groups import ROUNDED, GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.weights import Weights
 
-_LANES = 16  # padding of a head, in the depth of the matrix that takes the heads' output
+_LANES = 16  # a head is padded to a multiple of this, in the depth of the matrix after attention
 
 
 def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
@@ -45,16 +45,16 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class LayerFormats:
-    """Formats of a layer's matrices; None: int8, with one scale per row.
+    """Formats of a layer's matrices; None stands for int8 with one scale per row.
 
-    The matrices `into` the layer's token mixing are one product, with the format `qkv`; the matrix `out` of it has
-    the format `o`.
+    The matrices before the layer's token mixing, `into`, form one product with the format `qkv`; the matrix after it,
+    `out`, has the format `o`.
     """
 
     into: tuple[str, ...]
     out: str
     qkv: GroupFormat | None = None
-    q_b: GroupFormat | None = None  # for queries that are made from a vector of low rank
+    q_b: GroupFormat | None = None  # matrix from a low-rank vector to queries
     o: GroupFormat | None = None
     up: GroupFormat | None = None  # also for the gate
     down: GroupFormat | None = None
@@ -65,10 +65,9 @@ class LayerFormats:
 def layer_formats(
     spec: ModelSpec, stored: Mapping[str, GroupFormat], quantization: str | None
 ) -> list[LayerFormats]:
-    """Returns formats by layer: for "stored" those in the file, by name; for "int4" the one that floats are
-    quantized to.
+    """Returns the formats by layer: for "stored" the formats in the file; for "int4" the format for quantizing floats.
 
-    Matrices with the same input are one product, and so are the matrices of all experts of a layer: if their formats
+    Matrices with the same input form one product, and so do the matrices of all experts of a layer: if their formats
     differ, all of them are int8.
     """
     low_rank = spec.latent is not None and spec.latent.query_rank is not None
@@ -106,7 +105,7 @@ def layer_formats(
 
 
 def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -> str | None:
-    """Returns a sentence about matrices that are not computed in their stored format, if there are any."""
+    """Returns a sentence about matrices that are not computed in their stored format; None if there are none."""
     formats = layer_formats(spec, stored, "stored")
     count = sum(format_of(name, formats) is None for name in stored)
     if not count:
@@ -119,7 +118,7 @@ def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -
 
 
 def stored_groups(weights: Weights) -> dict[str, tuple[StoredGroups, GroupFormat]]:
-    """Returns the matrices that can be computed with in their stored format, by name."""
+    """Returns the matrices, by name, that can be computed in their stored format."""
     return {
         name: (values, values.group_format)
         for name, values in weights.tensors.items()

@@ -1,6 +1,6 @@
 """Products of int8 weights and int8 activations in numpy: the same bits as the native kernels.
 
-A row, of weights or of activations, becomes int8 by a scale of its own, which maps its largest magnitude to 127. The
+Each row of weights or activations is quantized to int8 with its own scale, which maps its largest magnitude to 127. The
 sums of a product are whole numbers, exact in any order.
 """
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from weft.compute.protocols.runner import FloatArray
 
-MOST = np.float32(127)  # -128 is not used: its negative is no int8
+MOST = np.float32(127)  # -128 is not used, because its negative is not an int8
 _LEAST = np.float32(1e-30)  # a row below it becomes zeros: its inverse scale would be infinite
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
-    """Rows as int8 [rows, depth], with one scale per row; a row that was not finite has scale NaN."""
+    """Rows quantized to int8, [rows, depth], with one scale per row; the scale of a row that was not finite is NaN."""
 
     values: NDArray[np.int8]
     scales: FloatArray
 
     @classmethod
     def round(cls, rows: FloatArray) -> "Int8Rows":
-        """Returns the nearest int8 of each element, ties to even."""
+        """Returns the rows quantized: the nearest int8 of each scaled element, ties to even."""
         with np.errstate(all="ignore"):
             most = np.abs(rows).max(axis=1)
             most[~np.isfinite(rows).all(axis=1)] = np.nan
@@ -36,7 +36,7 @@ class Int8Rows:
 
     @classmethod
     def join(cls, parts: "list[Int8Rows]") -> "Int8Rows":
-        """Returns all rows of all parts."""
+        """Returns the rows of all parts, one part after the other."""
         return cls(
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.scales for part in parts]),

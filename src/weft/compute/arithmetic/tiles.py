@@ -1,8 +1,8 @@
 """Matrix products whose rows do not depend on each other, bit for bit.
 
-BLAS chooses its kernel, and thereby the order of additions, by the shape of a product and, in some kernels, by a
-number's position in it. So every product here has the same shape however many rows a step has, and rows are placed
-along the lanes of the vector registers, where all are treated alike.
+BLAS chooses its kernel, and so the order of additions, by the shape of a product and, in some kernels, by a number's
+position in it. So every product here has the same shape however many rows a step has, and rows are placed along the
+lanes of the vector registers, where all lanes are treated alike.
 """
 
 import numpy as np
@@ -25,8 +25,8 @@ def pad_rows(rows: FloatArray) -> FloatArray:
 
 
 def matmul(rows: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Returns [whole tiles of rows, in] times the transpose of [out, in], as [rows, out]."""
-    # Strides matter like the shape: BLAS chooses its kernel by both.
+    """Returns `rows` [whole tiles of rows, in] times the transpose of `matrix` [out, in], as [rows, out]."""
+    # Strides matter too: BLAS chooses its kernel by shape and strides.
     tiles = np.ascontiguousarray(rows).reshape(len(rows) // LANES, LANES, rows.shape[1])
     # Lanes are the last axis. As the first axis, AVX2 kernels would give a row other bits at other places in a tile.
     products: FloatArray = np.matmul(matrix, tiles.transpose(0, 2, 1))  # [tiles, out, LANES]

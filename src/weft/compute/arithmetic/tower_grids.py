@@ -1,4 +1,4 @@
-"""Grids of patches: places of patches in merge order, windows, rotary frequencies, and learned positions."""
+"""Grids of patches: order of patches, windows, rotary frequencies, and learned positions."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -13,7 +13,7 @@ Index = NDArray[np.intp]
 
 
 def places(grid: Grid, merge: int) -> Index:
-    """Returns the row and the column of each patch of one frame, [rows * columns, 2], in merge order."""
+    """Returns row and column of each patch of one frame, [rows * columns, 2], in merge order: window by window."""
     _, rows, columns = grid
     index = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
     return index.transpose(1, 3, 2, 4, 0).reshape(-1, 2)
@@ -21,7 +21,7 @@ def places(grid: Grid, merge: int) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Patches that attend to each other: `order` lists the patches segment by segment."""
+    """Segments of patches that attend to each other: `order` lists the patches segment by segment."""
 
     order: Index
     lengths: Index
@@ -34,7 +34,7 @@ def frames(grid: Grid) -> Segments:
 
 
 def windows(grid: Grid, merge: int, window: int) -> Segments:
-    """Returns the windows of a grid as segments: squares of `window` x `window` tokens, cut off at the edges."""
+    """Returns the windows of a grid as segments: squares of `window` x `window` tokens, smaller at the edges."""
     count, rows, columns = grid
     height, width = rows // merge, columns // merge
     row, column = np.divmod(np.arange(height * width), width)
@@ -48,9 +48,7 @@ def windows(grid: Grid, merge: int, window: int) -> Segments:
 
 
 def rotary_pairs(spec: TowerSpec) -> tuple[FloatArray, IntArray]:
-    """Returns radians per position of each rotary pair of a head, and the position that turns it: 1 the row, 2 the
-    column.
-    """
+    """Returns, for each rotary pair of a head, radians per position, and the position that it uses: 1 row, 2 column."""
     half = spec.head_dim // 2
     match spec.rope:
         case TowerRope.NONE:
@@ -90,8 +88,8 @@ def learned_positions(spec: TowerSpec, table: FloatArray, grid: Grid) -> FloatAr
 
 
 def _buckets(size: int, side: int) -> Index:
-    """Returns the learned position of each place along a side of `size` patches."""
-    # Products of rounded steps, as models are trained: a place on a boundary may fall to either side of it.
+    """Returns the index of the learned position for each place along a side of `size` patches."""
+    # The products are rounded as in training: a place on a boundary may fall to either side of the boundary.
     fractions = np.arange(size, dtype=np.float32) * (np.float32(1) / np.float32(size))
     boundaries = (1 / side + np.arange(side - 1) * (1 / side)).astype(np.float32)
     index: Index = np.searchsorted(
@@ -112,7 +110,7 @@ def _bilinear(table: FloatArray, side: int, grid: Grid, index: Index) -> FloatAr
 
 
 def _smooth(table: FloatArray, side: int, grid: Grid) -> FloatArray:
-    """Returns the learned grid resampled to [rows, columns, hidden]."""
+    """Returns the table of learned positions resampled to [rows, columns, hidden]."""
     by_row, by_column = (_smooth_weights(size, side) for size in grid[1:])
     rows = (by_row @ table.reshape(side, -1)).reshape(grid[1], side, -1)
     resampled: FloatArray = np.matmul(by_column, rows)

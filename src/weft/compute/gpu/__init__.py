@@ -1,4 +1,4 @@
 """Models on one GPU: Triton kernels, with torch for memory, streams and graphs.
 
-`backend` and what it imports at first, `card`, `sizes` and `supported`, do without torch.
+`backend`, and the modules that it imports at first (`card`, `sizes` and `supported`), work without torch.
 """

@@ -1,4 +1,4 @@
-"""`GpuBackend`: models on one NVIDIA card. Nothing here imports torch before a model is loaded."""
+"""`GpuBackend`: models on one NVIDIA card. This module imports torch only when a model is loaded."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,10 +24,10 @@ from weft.model.spec import ModelSpec
 
 
 class GpuBackend:
-    """Supports the models that it can compute, if there are a card and the needed packages."""
+    """The backend for one NVIDIA card; usable if there are a card and the needed packages."""
 
     is_on_host = False
-    usual_memory_share: float | None = 0.92  # the card is assumed to be used by this server alone
+    usual_memory_share: float | None = 0.92  # assumes that only this server uses the card
 
     @property
     def sampler(self) -> Sampler:

@@ -1,4 +1,4 @@
-"""The NVIDIA cards of this machine, as the driver's library reports them: without torch, and without a CUDA context."""
+"""The NVIDIA cards of this machine, as the driver's library reports them, without torch or a CUDA context."""
 
 import ctypes
 import os
@@ -37,7 +37,7 @@ def is_interpreted() -> bool:
 
 
 def find_card(library_name: str = _LIBRARY) -> Card | None:
-    """The first card that this process may use; None without a card or a driver."""
+    """Returns the first card that this process may use; None without a card or a driver."""
     if is_interpreted():
         free = free_memory_bytes()
         return Card("Triton's interpreter", (9, 0), free, free)
@@ -45,7 +45,7 @@ def find_card(library_name: str = _LIBRARY) -> Card | None:
         with _library(library_name) as library:
             handle = _first_visible(library)
             return None if handle is None else _read(library, handle)
-    except OSError:  # the library is missing, or it refuses the call
+    except OSError:  # the library is missing or refuses the call
         return None
 
 
@@ -60,7 +60,7 @@ def _library(name: str) -> Iterator[ctypes.CDLL]:
 
 
 def _first_visible(library: ctypes.CDLL) -> ctypes.c_void_p | None:
-    """The card that CUDA would choose: the first one named in the environment, by number or identifier."""
+    """Returns the card that CUDA would choose: the first one in the environment variable, by number or identifier."""
     named = os.environ.get(_HIDDEN)
     first = "0" if named is None else named.split(",")[0].strip()
     handle = ctypes.c_void_p()

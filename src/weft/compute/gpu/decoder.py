@@ -17,7 +17,7 @@ from weft.compute.rope import inverse_frequencies
 from weft.model.spec import LayerSpec, QkNorm, RopeSpec
 from weft.model.switches import Norm
 
-LOG2_E = 1.4426950408889634  # for powers of two in place of exponentials
+LOG2_E = 1.4426950408889634  # for powers of two instead of exponentials
 _HEADS_OF_A_PROGRAM = 8
 Rotations = tuple[torch.Tensor, torch.Tensor]
 Pool = tuple[
@@ -27,7 +27,7 @@ Pool = tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; a norm that the model lacks is None."""
+    """The weights of one layer; a norm that the model does not have is None."""
 
     spec: LayerSpec
     qkv: Matrix
@@ -42,7 +42,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Norms:
-    """Norms of attention or of an MLP: before it, after it, and after the residual sum."""
+    """Norms around attention or an MLP: before it, after it, and after the residual sum."""
 
     before: NormWeights | None
     after: NormWeights | None
@@ -51,7 +51,7 @@ class _Norms:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product whose partial sums have not been added to the residual stream yet."""
+    """A product whose partial sums have not yet been added to the residual stream."""
 
     num_parts: int
     bias: torch.Tensor | None
@@ -62,7 +62,7 @@ _NOTHING = _Product(0, None, _Norms(None, None, None))
 
 
 class Decoder:
-    """Loaded weights. `forward` launches kernels without waiting."""
+    """A decoder's loaded weights. `forward` launches kernels without waiting for them."""
 
     def __init__(self, reader: Reader, max_model_len: int) -> None:
         spec = self.spec = reader.spec
@@ -89,7 +89,7 @@ class Decoder:
         ]
 
     def forward(self, step: StepArrays, pools: list[Pool], space: Workspace) -> None:
-        """Compute a step: keys and values into the pools, and into `space.wanted` the wanted rows, normed."""
+        """Computes a step: writes keys and values into `pools`, and the normed wanted rows into `space.wanted`."""
         self._enter(step, space)
         product = _NOTHING
         for layer, pool in zip(self._layers, pools, strict=True):
@@ -105,7 +105,7 @@ class Decoder:
         self._add_norm(step, space, product, self._last_norm, wanted=step.wanted)
 
     def logits(self, wanted: torch.Tensor) -> torch.Tensor:
-        """Returns logits of the normed rows, float32 [rows, vocab]; hidden states if there is no head."""
+        """Returns the logits of normed rows, float32 [rows, vocab]; the rows themselves for a model without a head."""
         if self._head is None:
             return wanted[:, : self.spec.hidden_size].float()
         width = self.spec.vocab_size
@@ -144,7 +144,10 @@ class Decoder:
         *,
         wanted: torch.Tensor | None = None,
     ) -> None:
-        """Add a product to the residual stream, and norm that for the next; of wanted rows, for the head."""
+        """Adds a product to the residual stream, and computes the norm for the next product.
+
+        With `wanted`, only the wanted rows are normed, for the head.
+        """
         spec, bias, norms = self.spec, product.bias, product.norms
         num_programs = step.num_rows if wanted is None else len(wanted)
         if num_programs == 0:
@@ -278,7 +281,7 @@ def _read_norms(reader: Reader, name: str) -> _Norms:
 
 
 def _head_norm(reader: Reader, prefix: str) -> torch.Tensor | None:
-    """The weights of the norms of queries and keys, a row for each head."""
+    """Returns the weights of the norms of queries and keys, one row for each head; None without such norms."""
     spec = reader.spec
     norms = [reader.norm(f"{prefix}{name}_norm") for name in ("q", "k")]
     weights = [
@@ -290,7 +293,9 @@ def _head_norm(reader: Reader, prefix: str) -> torch.Tensor | None:
 
 
 def _rotations(rope: RopeSpec, max_model_len: int) -> Rotations:
-    """Cosines and sines of every position, [positions, dim / 2], to the numbers of `weft.compute.rope`."""
+    """Returns cosines and sines of every position, [positions, dim / 2], from the frequencies of
+    `weft.compute.rope`.
+    """
     frequencies = torch.from_numpy(inverse_frequencies(rope, max_model_len)).to(launches.device())
     positions = torch.arange(max_model_len, dtype=torch.float32, device=launches.device())
     angles = (positions[:, None] * frequencies).double()

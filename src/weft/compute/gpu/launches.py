@@ -10,12 +10,12 @@ from weft.compute.gpu.card import is_interpreted
 
 
 def device() -> torch.device:
-    """Device of all tensors."""
+    """Returns the device of all tensors."""
     return torch.device("cpu") if is_interpreted() else torch.device("cuda")
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count`."""
+    """Returns the smallest power of two that is at least `count`."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -30,13 +30,13 @@ class Tile:
     stages: int
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the launch."""
+        """Returns the keyword arguments of the launch."""
         return {"num_warps": self.warps, "num_stages": self.stages, **exact()}
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Launch parameters for one kind of card; times beside them are of an H100 (docs/gpu.md)."""
+    """Launch parameters for one kind of card; the times in the comments were measured on an H100 (docs/gpu.md)."""
 
     # With at most this many rows, the parts of a product are computed in parallel, for every matrix.
     few_rows: int = 256
@@ -50,7 +50,7 @@ class Tuning:
     tile_stages: int = 2  # 3: 1.75 → 2.02 ms
 
     def few(self, height: int, part: int, kind: str) -> Tile:
-        """For a step of few rows, of a matrix with parts of that depth."""
+        """Returns the tile for a step of few rows and a matrix with parts of depth `part`."""
         if kind == "gated":  # two tiles of weights per tile of rows
             return Tile(height, 64, 64, 4, 4 if height <= 64 else 3)
         if kind == "head":
@@ -62,7 +62,7 @@ class Tuning:
         return Tile(height, 64, 128 if height <= 64 and part % 128 == 0 else 64, 4, 4)
 
     def many(self, rows: int, outputs: int, kind: str) -> Tile:
-        """For a step of many."""
+        """Returns the tile for a step of many rows."""
         if kind == "gated":
             return Tile(128, 128, 64, 8, 4)  # stages 3 → 4: 603 → 620 TFLOP/s (28672 × 4096)
         is_wide = -(-rows // 128) * -(-outputs // 256) >= 132
@@ -71,7 +71,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class InterpretedTuning(Tuning):
-    """Small tiles for the interpreter, with one size of depth, which determines its sums."""
+    """Small tiles for the interpreter, with one fixed depth, which determines the order of its sums."""
 
     few_rows: int = 32
     keys: int = 16
@@ -88,16 +88,16 @@ class InterpretedTuning(Tuning):
 
 @cache
 def tuning() -> Tuning:
-    """Launch parameters for this card."""
+    """Returns the launch parameters for this card."""
     return InterpretedTuning() if is_interpreted() else Tuning()
 
 
 @cache
 def exact() -> dict[str, Any]:
-    """Options of every launch.
+    """Returns options of every launch.
 
-    Products and sums are not fused, so that kernels with the same formula give the same bits. A kernel may start
-    before the previous one ends (compute capability 9.0 or later), and waits for its results: 1.52 → 1.37 ms a step
+    Products and sums are not fused, so that kernels with the same formula give the same bits. A kernel may start before
+    the previous kernel ends (compute capability 9.0 or later), and waits for its results: 1.52 → 1.37 ms a step
     (Qwen3-0.6B, one sequence).
     """
     if is_interpreted():

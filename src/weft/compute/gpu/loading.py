@@ -1,4 +1,4 @@
-"""From a checkpoint to a runner on the card."""
+"""Loads a checkpoint into a runner on the card."""
 
 from weft.compute.gpu.memory import refusing_memory
 from weft.compute.gpu.runner import GpuRunner
@@ -8,6 +8,6 @@ from weft.model.weights import Weights
 
 
 def load_runner(spec: ModelSpec, weights: Weights, dtype: str, max_model_len: int) -> GpuRunner:
-    """Reads the weights; raises `MemoryError` if they do not fit the card."""
+    """Reads the weights and returns the runner; raises `MemoryError` if the weights do not fit the card."""
     with refusing_memory():
         return GpuRunner(Reader(spec, weights, TYPES[dtype]), max_model_len=max_model_len)

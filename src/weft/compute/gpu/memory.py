@@ -1,4 +1,4 @@
-"""The card's memory: errors when it is full, and releasing it."""
+"""The card's memory: an error when the memory is full, and releasing unused memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from weft.compute.gpu.card import is_interpreted
 
 @contextmanager
 def refusing_memory() -> Iterator[None]:
-    """Raises `MemoryError` when the card's memory is full, as for the host's memory."""
+    """Context manager that raises `MemoryError` when the card's memory is full, as is usual for the host's memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -18,6 +18,6 @@ def refusing_memory() -> Iterator[None]:
 
 
 def release_memory() -> None:
-    """Returns memory that torch caches without use to the card."""
+    """Returns memory that torch caches but does not use to the card."""
     if not is_interpreted():
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """`Matrix`: a matrix on the card, and the launches that multiply rows by it.
 
-The number of parts that its depth is cut into follows from its shape alone. All else is free: tiles, stages, and
-whether parts are computed side by side.
+The number of parts of the depth follows only from the matrix's shape. Tiles, stages, and whether parts are computed in
+parallel do not change the result's bits.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ import torch
 from weft.compute.gpu import launches
 from weft.compute.gpu.kernels import products
 
-DEPTH = 64  # depth of tiles; matrices are padded to a multiple
+DEPTH = 64  # depth of tiles; the depth of a matrix is padded to a multiple
 SERIAL_ABOVE = 512  # number of rows above which parts are computed one after the other
 _FEW = 128  # maximum rows of one tile of `few_rows`
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Conversion of a product's sums before they are stored; for `kind` see `kernels.products`."""
+    """Conversion of a product's sums before they are stored; `kernels.products` explains `kind`."""
 
     kind: str = "parts"
     activation: str = ""
@@ -34,7 +34,9 @@ PARTS = Ending()
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Weights [out, depth]; for "gated" products twice as many rows. The code that adds the parts adds `bias` too."""
+    """Weights [out, depth], for "gated" products with twice as many rows; and a `bias` for the code that adds the
+    parts.
+    """
 
     weights: torch.Tensor
     num_parts: int
@@ -45,17 +47,17 @@ class Matrix:
     def of(
         cls, weights: torch.Tensor, ending: Ending = PARTS, bias: torch.Tensor | None = None
     ) -> "Matrix":
-        """Creates a matrix; its product is in parts if the ending allows that."""
+        """Returns a matrix; its product is in parts if the ending allows parts."""
         num_parts = num_parts_of(*weights.shape) if ending.kind == "parts" else 1
         return cls(weights, num_parts, ending, bias)
 
     @property
     def num_outputs(self) -> int:
-        """Numbers of a row of the result."""
+        """Number of values in a row of the result."""
         return int(self.weights.shape[0]) // (2 if self.ending.kind == "gated" else 1)
 
     def __call__(self, rows: torch.Tensor, out: torch.Tensor) -> int:
-        """Multiplies `rows` [rows, depth] into `out`; returns the number of parts there, [parts, rows, outputs]."""
+        """Multiplies `rows` [rows, depth] into `out` [parts, rows, outputs]; returns the number of parts."""
         if len(rows) <= launches.tuning().few_rows:
             self._multiply_few(rows, out)
             return self.num_parts
@@ -121,7 +123,9 @@ class Matrix:
 
 
 def num_parts_of(outputs: int, depth: int) -> int:
-    """Parts of a matrix: enough for two programs on each of a hundred multiprocessors, in tiles of 64 rows."""
+    """Returns the number of parts of a matrix: enough for two programs on each of 100 multiprocessors, in tiles of
+    64 rows.
+    """
     parts = 1
     while (
         -(-outputs // 64) * parts < 128

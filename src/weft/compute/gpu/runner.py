@@ -1,4 +1,4 @@
-"""`GpuRunner`: a decoder on the card, its pool of keys and values, and the graphs of its steps."""
+"""`GpuRunner`: a decoder on the card, with its pool of keys and values and the CUDA graphs of its steps."""
 
 from collections import deque
 from typing import Any
@@ -27,8 +27,8 @@ _BLOCK = 1024
 class GpuRunner:
     """An `AsyncRunner` with its weights and its KV pool on one card.
 
-    A step is the replay of a graph, captured when a step of its size comes first. Without `graphs` the same kernels
-    are launched one by one, to the same bits.
+    A step replays a CUDA graph, which is captured when a step of its size occurs first. Without `graphs` the same
+    kernels are launched one by one, with the same bits.
     """
 
     adapters = None
@@ -47,9 +47,9 @@ class GpuRunner:
         self._ends: deque[tuple[torch.Tensor, Any]] = deque(maxlen=_STEPS_IN_FLIGHT)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Allocates the pool, [blocks, kv heads, block, head_dim] of keys and of values for each layer.
+        """Allocates the pool: keys and values of each layer, [blocks, kv heads, block, head_dim].
 
-        One extra block takes the writes of padding rows.
+        Padding rows write to one additional block.
         """
         spec = self.spec
         shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
@@ -63,7 +63,7 @@ class GpuRunner:
         self._spare_slot = num_blocks * block_size
 
     def __del__(self) -> None:
-        """Releases memory, because a sleeping engine must free the card."""
+        """Releases the card's memory, because a sleeping engine must free it."""
         self.__dict__.clear()
         release_memory()
 
@@ -111,7 +111,10 @@ class GpuRunner:
         self._decoder.forward(arrays, self._pools, self._space)
 
     def _make_room(self, shape: StepShape, table_size: int) -> None:
-        """Makes room for a larger step. Graphs contain addresses, so they are dropped together with the old memory."""
+        """Allocates memory for a larger step.
+
+        Graphs contain addresses, so they are dropped together with the old memory.
+        """
         space, size = self._space, shape.table_start + table_size
         lone_parts = shape.num_lone * shape.num_attention_parts
         if not self._inputs.has_room(size):
@@ -143,7 +146,7 @@ def _take_tokens(arrays: StepArrays, sampled: torch.Tensor) -> None:
 
 
 def _now() -> Any:
-    """An event after all launched work; None if nothing is in flight."""
+    """Returns an event after all launched work; None if no work is in flight."""
     if is_interpreted():
         return None
     event = torch.cuda.Event()

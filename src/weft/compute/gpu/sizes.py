@@ -1,17 +1,17 @@
-"""Memory that a model needs on a card, computed before anything is allocated."""
+"""Memory that a model needs on a card, computed without allocating it."""
 
 from weft.model.card import ModelCard
 from weft.model.spec import ModelSpec
 
 _ELEMENT = 2
-# Memory beside weights and pool: the driver's context, graphs, and intermediate results of a step.
+# Memory besides weights and pool: the driver's context, graphs, and intermediate results of a step.
 _BESIDE_BYTES = 1 << 30
 _STEP_ROWS = 2048
 _FLOAT = 4
 
 
 def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
-    """Bytes of weights and other memory, without the KV pool."""
+    """Returns the bytes of weights and other memory, without the KV pool."""
     widest = max(
         (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
         spec.hidden_size,
@@ -24,5 +24,5 @@ def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
 
 
 def kv_bytes_per_token(spec: ModelSpec) -> int:
-    """Bytes per token of the keys and values of all layers."""
+    """Returns the bytes per token of the keys and values of all layers."""
     return 2 * spec.kv_size * spec.num_attention_layers * _ELEMENT

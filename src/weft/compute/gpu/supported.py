@@ -1,4 +1,4 @@
-"""Models and options that this backend supports, and refusals of others by name."""
+"""Models and options that the GPU backend supports, and errors that name unsupported ones."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,12 +14,12 @@ from weft.model.spec import ModelSpec, NormPlacement, QkNorm
 LEAST_CAPABILITY = (8, 0)
 TYPES = ("bfloat16", "float16")
 _MOST_HEAD_DIM = 256
-_MOST_HEADS_OF_KEYS = 64  # maximum number of query heads that share a key head
+_MOST_HEADS_OF_KEYS = 64  # maximum number of query heads that share one key head
 _PACKAGES = ("torch", "triton")
 
 
 def model_refusal(card: ModelCard) -> str | None:
-    """The reason why a model is not supported on a GPU; None if it is."""
+    """Returns the reason why a model is not supported on a GPU; None if it is supported."""
     return next(_model_refusals(card), None)
 
 
@@ -39,7 +39,7 @@ def _model_refusals(card: ModelCard) -> Iterator[str]:
 
 
 def rounding_refusal(options: EngineOptions, card: ModelCard) -> str | None:
-    """The reason why a quantized format is not supported; None if it is."""
+    """Returns the reason why a quantized format is not supported; None if it is supported."""
     if card.stored_bits is not None and options.quantization is None:
         return (
             "quantized weights are not supported on a GPU yet; --quantization none dequantizes them"
@@ -48,7 +48,7 @@ def rounding_refusal(options: EngineOptions, card: ModelCard) -> str | None:
 
 
 def check_spec(spec: ModelSpec, name: str) -> None:
-    """Refuse shapes that no kernel takes."""
+    """Raises `ConfigError` for shapes that the kernels do not support."""
     group = spec.num_heads // spec.num_kv_heads
     if spec.head_dim > _MOST_HEAD_DIM or group > _MOST_HEADS_OF_KEYS:
         raise ConfigError(
@@ -69,7 +69,7 @@ def check_spec(spec: ModelSpec, name: str) -> None:
 
 
 def check_card(card: Card | None) -> None:
-    """Refuses a machine without a suitable card, or without the needed packages."""
+    """Raises `ConfigError` for a machine without a suitable card, or without the needed packages."""
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ConfigError(f"--compute gpu needs {' and '.join(missing)}: {how_to_install('gpu')}")
@@ -85,7 +85,7 @@ def check_card(card: Card | None) -> None:
 
 
 def check_options(options: EngineOptions, card: ModelCard) -> None:
-    """Refuses flags that an engine on a GPU does not support."""
+    """Raises `ConfigError` for flags that an engine on a GPU does not support."""
     allowed = ("none",)
     if options.quantization not in (None, *allowed):
         raise ConfigError(

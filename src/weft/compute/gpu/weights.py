@@ -1,4 +1,4 @@
-"""Reads the weights of a checkpoint to the card, in the layout of its kernels."""
+"""Reads the weights of a checkpoint into the card's memory, in the layout of the kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _BIT_TYPES = {"bfloat16": np.int16}  # numpy lacks these types, so their bits ar
 
 @dataclass(frozen=True, slots=True)
 class NormWeights:
-    """A norm, or none; its offset is added already."""
+    """A norm's weights, with the model's offset already added."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -30,22 +30,25 @@ class NormWeights:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads matrices in `dtype`, all else in float32. A `ConfigError` names a tensor that holds no numbers."""
+    """Reads matrices in `dtype`, all other tensors in float32.
+
+    Raises a `ConfigError` that names a tensor without numbers.
+    """
 
     spec: ModelSpec
     weights: Weights
     dtype: torch.dtype
 
     def table(self, name: str) -> torch.Tensor:
-        """A matrix [rows, depth], in float32."""
+        """Returns a matrix [rows, depth] in float32."""
         return self.read(name, torch.float32)
 
     def vector(self, name: str) -> torch.Tensor | None:
-        """A vector that not every model has."""
+        """Returns a vector; None if the model does not have it."""
         return self.read(name, torch.float32) if name in self.weights else None
 
     def norm(self, name: str) -> NormWeights | None:
-        """A norm that not every model has."""
+        """Returns a norm; None if the model does not have it."""
         weight = self.vector(name)
         if weight is None:
             return None
@@ -53,7 +56,7 @@ class Reader:
         return NormWeights(weight + self.spec.norm_offset, bias)
 
     def padded(self, *names: str) -> torch.Tensor:
-        """The matrices of one input, joined by rows, with zero columns up to a multiple of the depth."""
+        """Returns the matrices of one input, joined by rows, with zero columns up to a multiple of the tile depth."""
         parts = [self.read(name, self.dtype) for name in names]
         depth = parts[0].shape[1]
         whole = torch.zeros(
@@ -66,12 +69,12 @@ class Reader:
         return whole
 
     def matrix(self, prefix: str, *names: str, ending: Ending = PARTS) -> Matrix:
-        """Reads weights and biases as one matrix for products."""
+        """Returns weights and biases as one matrix for products."""
         bias = self._biases(prefix, names)
         return Matrix.of(self.padded(*(prefix + name for name in names)), ending, bias)
 
     def _biases(self, prefix: str, names: tuple[str, ...]) -> torch.Tensor | None:
-        """The joined biases; zeros for a matrix without one, if another one has a bias."""
+        """Returns the joined biases; zeros for a matrix without a bias, if another matrix has one."""
         found = [self.vector(f"{prefix}{name}.bias") for name in names]
         if all(bias is None for bias in found):
             return None
@@ -81,7 +84,7 @@ class Reader:
         return torch.cat([z if b is None else b for b, z in zip(found, zeros, strict=True)])
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that is there, on the card."""
+        """Returns a tensor on the card; the checkpoint must contain it."""
         values: Values = self.weights.tensors[name]
         tensor = values.unpacked()
         on_card = _to_card(tensor).to(dtype)
@@ -91,19 +94,19 @@ class Reader:
 
 
 def padded_depth(depth: int) -> int:
-    """The depth of a matrix after padding."""
+    """Returns the depth of a matrix after padding."""
     return -(-depth // DEPTH) * DEPTH
 
 
 def up_ending(spec: ModelSpec) -> Ending:
-    """Ending of the product into an MLP's middle."""
+    """Returns the ending of the product into an MLP's inner layer."""
     kind = "gated" if spec.is_gated else "plain"
     limit, alpha = spec.swiglu_limit or 0.0, spec.swiglu_alpha
     return Ending(kind, Activation(spec.activation).value, limit, alpha)
 
 
 def head_ending(spec: ModelSpec) -> Ending:
-    """Ending of the product into logits."""
+    """Returns the ending of the product into logits."""
     return Ending("head", divisor=spec.logits_divisor, cap=spec.final_soft_cap or 0.0)
 
 

@@ -13,11 +13,11 @@ from weft.model.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Room for a step of `max_rows` rows. Columns beyond a row's width stay zero, for matrices of whole depths."""
+    """Memory for a step of `max_rows` rows. Columns beyond a row's width stay zero, for matrices with padded depth."""
 
     max_rows: int
     max_wanted: int
-    max_lone_parts: int  # maximum of lone rows times parts of attention
+    max_lone_parts: int  # maximum of the number of lone rows times the number of parts of attention
     residual: torch.Tensor  # [rows, hidden] float32
     hidden: torch.Tensor  # [rows, hidden]
     wanted: torch.Tensor  # [wanted rows, hidden]
@@ -27,7 +27,7 @@ class Workspace:
     middle: torch.Tensor  # [rows, intermediate]
     highest: torch.Tensor  # [lone rows, heads, parts of attention]
     totals: torch.Tensor
-    sums: torch.Tensor  # of the same shape, with head_dim numbers each
+    sums: torch.Tensor  # like `highest`, with head_dim numbers each
     parts_done: torch.Tensor  # [lone rows, kv heads], zeros between launches
 
     @classmethod
@@ -41,7 +41,7 @@ class Workspace:
         max_wanted: int,
         max_lone_parts: int,
     ) -> Self:
-        """For a model."""
+        """Allocates the workspace of a model."""
 
         def zeros(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=kind, device=launches.device())
@@ -68,7 +68,7 @@ class Workspace:
         )
 
     def has_room(self, num_rows: int, num_wanted: int, num_lone_parts: int) -> bool:
-        """True if the workspace holds a step of this size."""
+        """True if the workspace is large enough for a step of this size."""
         return (
             num_rows <= self.max_rows
             and num_wanted <= self.max_wanted
@@ -77,7 +77,7 @@ class Workspace:
 
 
 def most_parts(matrix: Matrix, max_rows: int) -> int:
-    """Maximum number of values that a product writes, in parts or whole."""
+    """Returns the maximum number of values that a product writes, in parts or as a whole."""
     if matrix.ending.kind != "parts":
         return 1
     return matrix.num_outputs * max(max_rows, matrix.num_parts * min(max_rows, SERIAL_ABOVE))

@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """An architecture ("x86-64", "aarch64" or "other") and the vector extensions usable on it."""
+    """A CPU's architecture ("x86-64", "aarch64" or "other") and its usable vector extensions."""
 
     architecture: str
     features: tuple[str, ...]
@@ -52,7 +52,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Best measured throughput of this machine's memory and multipliers."""
+    """Best measured throughput of this machine's memory and of its arithmetic."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -61,7 +61,7 @@ class Roofline:
 def measure_roofline(
     dtype: str, num_threads: int | None = None, quantization: str | None = None
 ) -> Roofline:
-    """Reads memory and multiplies in registers for some tens of milliseconds; for benchmarks."""
+    """Measures memory bandwidth and arithmetic throughput for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
     return Roofline(

@@ -1,4 +1,4 @@
-"""Identity of the code that reads and packs weights."""
+"""Digest of the code that reads and packs weights."""
 
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,9 @@ _SUFFIXES = (".py", ".so", ".pyd")
 
 @cache
 def code_digest() -> str:
-    """Returns a digest of the core, of the code that prepares weights for it, and of the version: no number is
-    raised by hand.
+    """Returns a digest of the native core, of the Python code that prepares weights for it, and of Weft's version.
+
+    The digest replaces a version number of the packed format that would have to be raised by hand.
     """
     digest = xxhash.xxh3_128(weft.__version__.encode())
     for package in (weft.model, weft.compute):

@@ -1,4 +1,4 @@
-"""Passes group-quantized weights to the core, and lets it quantize floats for other runners."""
+"""Passes group-quantized weights to the native core, and lets the core quantize floats for other runners."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from weft.model.weights import Tensor, refuse_values
 
 
 def round_to_groups(tensor: Tensor) -> GroupedMatrix:
-    """Returns a matrix of floats in the format `ROUNDED`, quantized by the core as for packing."""
+    """Returns a matrix of floats in the format `ROUNDED`; the core quantizes it as it does when packing."""
     rows, depth = tensor.shape
     numbers = np.empty((rows, depth), np.uint8)
     scales, minimums = np.empty((2, rows, ROUNDED.count(depth)), np.uint16)
@@ -18,9 +18,7 @@ def round_to_groups(tensor: Tensor) -> GroupedMatrix:
 
 
 def load_groups(model: _core.Model, name: str, packed: StoredGroups) -> None:
-    """Packs `packed` into the core's panels; raises `ConfigError` for a matrix with a scale or offset that is not
-    finite.
-    """
+    """Packs a group-quantized matrix in the core; raises `ConfigError` if a scale or offset is not finite."""
     if (halved := packed.halved()) is not None:
         is_finite = model.load_halves(
             name, halved.blocks, halved.run, halved.scales, halved.offsets

@@ -1,4 +1,4 @@
-"""Models in C++, and the memory that they take. A step is one call, without the GIL."""
+"""Models in C++, and the memory that they take. A step is one call of the core, without the GIL."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +27,7 @@ from weft.model.weights import Tensor, Weights
 
 MAX_THREADS = 1024
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
-_SAME = (  # fields with the same name in the core
+_SAME = (  # fields with the same name in the core's spec
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
     "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha"
@@ -39,9 +39,9 @@ _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Instruction path, one of `usable_paths()` (None: the best), and number of threads.
+    """Instruction path of the core, one of `usable_paths()` (None: the best one), and number of threads.
 
-    `num_threads` None takes the CPUs that this process may use. Packed weights are stored in `file`, if there is one.
+    `num_threads` None means one thread per CPU that the process may use. `file` is the file for packed weights, if any.
     """
 
     path: str | None = None
@@ -61,10 +61,10 @@ class Rounding:
 
 
 class NativeModel:
-    """A loaded model in C++: the common part of `NativeRunner` and `NativeEncoder`.
+    """A loaded model in C++: the common base of `NativeRunner` and `NativeEncoder`.
 
-    The model computes in bfloat16 with float32 sums if `dtype` is bfloat16, otherwise in float32. Unchecked tensors
-    are checked while they are packed; a `ConfigError` names one that holds NaN or infinity.
+    The model computes in bfloat16 with float32 sums if `dtype` is bfloat16, otherwise in float32. Unchecked tensors are
+    checked while they are packed; a `ConfigError` names a tensor with NaN or infinity.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class NativeModel:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads that share a step, the calling one included."""
+        """Number of threads that share a step, including the calling thread."""
         return self._model.num_threads
 
     def set_num_threads(self, num_threads: int) -> None:
@@ -117,14 +117,14 @@ class NativeModel:
         return self._model.expert_balance()
 
     def seconds(self) -> dict[str, float]:
-        """Returns the time spent since the start, by part of a step."""
+        """Returns the seconds spent since the start, by part of a step."""
         return self._model.seconds()
 
     def forward(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
         """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head.
 
-        `hidden` is filled with the states of all rows. Raises `ValueError` for an inconsistent batch or an unknown
-        adapter.
+        `hidden`, if given, is filled with the hidden states of all rows. Raises `ValueError` for an inconsistent batch
+        or an unknown adapter.
         """
         outputs = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(batch, outputs, hidden)
@@ -132,7 +132,7 @@ class NativeModel:
 
 
 class NativeRunner(NativeModel, HostBlocks):
-    """Runner of a decoder. `max_model_len` matters only to rope with two ranges."""
+    """Runner of a decoder. `max_model_len` matters only for rope with different frequencies for long contexts."""
 
     def __init__(
         self,
@@ -176,9 +176,9 @@ class NativeRunner(NativeModel, HostBlocks):
         return self
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Reserves the pool; the system provides its memory when blocks are first written.
+        """Reserves the pool's address space; the system allocates memory when blocks are first written.
 
-        Blocks of a multiple of 16 tokens are read in place; others are gathered in each step.
+        Blocks of a multiple of 16 tokens are read in place; other blocks are gathered in each step.
         """
         self._model.allocate_kv(num_blocks, block_size, num_state_slots)
         self._num_blocks, self._num_state_slots = num_blocks, num_state_slots
@@ -207,7 +207,7 @@ class NativeRunner(NativeModel, HostBlocks):
 
     @property
     def kv_layout(self) -> str:
-        """Layout of the core's tiles, with the instruction path, because bits differ between paths."""
+        """Name of the pool's layout: the core's tiles and the instruction path, because bits differ between paths."""
         return f"native-1 {self.path} {self._dtype} {self._rounding}"
 
     def _pool_parts(self) -> list[NDArray[np.uint8]]:
@@ -229,14 +229,14 @@ class NativeRunner(NativeModel, HostBlocks):
         return [layer.reshape(1, num_slots, -1) for layer in layers]
 
     def fill_kv(self, byte: int) -> None:
-        """Sets every byte of the pool and of states, so that tests can show that nothing stale is read."""
+        """Sets every byte of the pool and of the states, so that tests can show that a step reads no stale data."""
         self._model.kv_bytes[:] = byte
         self._model.state_bytes[:] = byte
         self._model.slot_bytes[:] = byte
 
 
 class NativeEncoder(NativeModel):
-    """Runner of an encoder: a batch holds whole prompts; the results are hidden states of the wanted rows."""
+    """Runner of an encoder. A batch has whole prompts; the results are the wanted rows' hidden states."""
 
     adapters = None
 
@@ -245,7 +245,7 @@ class NativeEncoder(NativeModel):
         super().__init__(spec, weights, native=native, machine=machine)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Does nothing: every step computes its prompts whole."""
+        """Does nothing: an encoder stores no KV, because every step computes whole prompts."""
 
     def forward(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
         """Returns hidden states after the last layer, [wanted, hidden].
@@ -259,9 +259,7 @@ class NativeEncoder(NativeModel):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBytes:
-    """Memory of a model. `kv_per_token` covers keys and values of all layers; `state_per_block` covers other
-    states.
-    """
+    """Memory of a model: `kv_per_token` for keys and values of all layers, `state_per_block` for other states."""
 
     weights: int
     kv_per_token: int
@@ -277,7 +275,7 @@ def resident_bytes(
     kv_cache_dtype: str = "auto",
     groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> ResidentBytes:
-    """Returns sizes for a checkpoint served as `dtype`; float16 is widened. `groups` are those of `Checkpoint`."""
+    """Returns the sizes of a checkpoint served as `dtype` (float16 as float32). `groups` are `Checkpoint`'s."""
     rounding = Rounding(quantization, kv_cache_dtype)
     native = native_spec(spec, dtype, spec.max_position_embeddings, rounding, groups)
     weights, kv_per_token, state_per_block, per_rank, padded_to = native.sizes()
@@ -288,7 +286,7 @@ def resident_bytes(
 
 
 def usable_paths() -> list[str]:
-    """Returns the instruction paths that this CPU can run, best first; the last is "portable"."""
+    """Returns the core's instruction paths that this CPU can run, best first; the last one is "portable"."""
     return _core.usable_paths()
 
 
@@ -296,7 +294,7 @@ _NORM_WEIGHTS = ("norm", "norm_before", "norm_after", "norm_sum")
 
 
 def trim_heap() -> None:
-    """Returns unused memory of the C library's heap to the system: after a start, tens of MB."""
+    """Returns unused heap memory of the C library to the system: tens of MB after a start."""
     _core.trim_heap()
 
 
@@ -308,10 +306,10 @@ def available_cpus() -> int:
 def _prepared(
     spec: ModelSpec, weights: Weights, grouped: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields every tensor that is not in groups, as the core takes it: norms are float32, with the family's offset
-    added.
+    """Yields every tensor that is not group-quantized, in the core's form.
 
-    A decoder without a head gets the identity as its head, so that hidden states come out unchanged.
+    Norms are float32, with the family's offset added. A decoder without a head gets the identity matrix as its head, so
+    that the hidden states come out unchanged.
     """
     if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
@@ -330,7 +328,7 @@ def _prepared(
         elif spec.norm_offset and name.endswith(_NORM_WEIGHTS):
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
-        elif name.endswith(".conv"):  # by row that the convolution looks at, not by channel
+        elif name.endswith(".conv"):  # ordered by row that the convolution looks at, not by channel
             turned = np.ascontiguousarray(tensor.float32().T).reshape(-1)
             yield name, Tensor("float32", turned, unchecked=tensor.unchecked)
         else:
@@ -346,7 +344,7 @@ def native_spec(
     rounding: Rounding = Rounding(),
     groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> _core.ModelSpec:
-    """Returns the core's spec of a model, which also gives its sizes."""
+    """Returns the core's spec of a model; the core computes the model's sizes from it."""
     native = _core.ModelSpec()
     for field in _SAME:
         setattr(native, field, getattr(spec, field))
@@ -407,7 +405,7 @@ def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaS
         return None
     native = _RECURRENCES[type(spec)]()
     for field in dataclasses.fields(spec):
-        if not field.name.startswith("has_"):  # the core uses the biases that it is given
+        if not field.name.startswith("has_"):  # the core uses each bias that it is given
             setattr(native, field.name, getattr(spec, field.name))
     return native
 
@@ -415,7 +413,7 @@ def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaS
 def _native_experts(experts: ExpertsSpec, formats: LayerFormats) -> _core.ExpertsSpec:
     native = _core.ExpertsSpec()
     for field in dataclasses.fields(experts):
-        if field.name != "has_bias":  # the core uses the biases that it is given
+        if field.name != "has_bias":  # the core uses each bias that it is given
             setattr(native, field.name, getattr(experts, field.name))
     native.up_groups = _native_format(formats.expert_up)
     native.down_groups = _native_format(formats.expert_down)

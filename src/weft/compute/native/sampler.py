@@ -1,4 +1,4 @@
-"""`NativeSampler`: a C++ `Sampler` for logits in the host's memory: one call per step, without the GIL."""
+"""`NativeSampler`: a C++ `Sampler` for logits in the host's memory. A step is one call, without the GIL."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _NORMALISED = (LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS)
 
 
 class NativeSampler:
-    """Sampler whose rows are shared by threads of the process, as many as the last loaded model has."""
+    """Samples rows on the core's threads: as many threads as the last loaded model uses."""
 
     @staticmethod
     def sample(

@@ -1,4 +1,4 @@
-"""`NativeTower`: vision towers in C++. Products, norms and attention are calls to the core, without the GIL."""
+"""`NativeTower`: vision towers in C++. Products, norms and attention are calls of the core, without the GIL."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,16 +24,19 @@ PREFIX = "tower."
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The patches of all grids: their order while layers run, and the segments that attend to each other."""
+    """The patches of all grids: their order in the layers, and the segments that attend to each other."""
 
-    order: IntArray  # patches in the order of the inputs, by row
+    order: IntArray  # indexes in the inputs of the patches, by row
     windows: IntArray  # [windows], lengths
     frames: IntArray  # [frames], lengths
     rope_positions: IntArray  # [rows, 3]
 
 
 class NativeTower:
-    """A loaded tower; its layers are an encoder of the core. Weights are bfloat16 or float32, never quantized."""
+    """A loaded vision tower; its layers are an encoder of the core.
+
+    Weights are bfloat16 or float32, never quantized.
+    """
 
     def __init__(
         self, spec: TowerSpec, weights: Weights, *, dtype: str, path: str, num_threads: int
@@ -53,7 +56,7 @@ class NativeTower:
         self._model.set_num_threads(num_threads)
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
-        """Returns the rows of all items; see `TowerRunner`."""
+        """Returns the tower's rows of all items, as `TowerRunner` describes them."""
         spec = self._spec
         check_inputs(spec, inputs)
         rows = self._project("patch", inputs.patches)
@@ -93,7 +96,7 @@ class NativeTower:
         batch = Batch(
             token_ids=np.zeros(len(rows), np.int32),
             positions=every - np.repeat(starts[:-1], lengths),
-            slots=every,  # not used, as nothing is kept
+            slots=every,  # not used, as no KV is stored
             query_starts=starts,
             prompt_lens=lengths,
             block_tables=np.zeros((0, 0), np.int32),
@@ -108,7 +111,7 @@ class NativeTower:
 
 
 def native_tower(spec: TowerSpec, dtype: str) -> _core.ModelSpec:
-    """Returns the core's spec of a tower: an encoder whose rows come with the batch, and projections."""
+    """Returns the core's spec of a tower: an encoder whose input rows come with the batch, and projections."""
     native = _core.ModelSpec()
     native.vocab_size = 1
     native.hidden_size, native.intermediate_size = spec.hidden_size, spec.intermediate_size
@@ -148,7 +151,7 @@ def native_tower(spec: TowerSpec, dtype: str) -> _core.ModelSpec:
 
 
 def _prepared(spec: TowerSpec, name: str, values: Values) -> Tensor:
-    """Returns a tensor as the core takes it: without gaps, and with the offset of the projector's norm added."""
+    """Returns a tensor in the core's form: contiguous, and with the offset of the projector's norm added."""
     tensor = values.unpacked()
     if spec.projector_norm_offset and name.startswith("tower.project.") and name.endswith(".norm"):
         weight = tensor.float32() + np.float32(spec.projector_norm_offset)
@@ -158,7 +161,7 @@ def _prepared(spec: TowerSpec, name: str, values: Values) -> Tensor:
 
 
 def tower_bytes(spec: TowerSpec, dtype: str) -> int:
-    """Returns the memory of a tower's weights."""
+    """Returns the memory of a tower's weights in bytes."""
     return native_tower(spec, dtype).sizes()[0] + spec.num_positions**2 * spec.hidden_size * 4
 
 

@@ -1,4 +1,4 @@
-"""`Backend`: the interface of one way to compute models; `backends` lists the implementations."""
+"""`Backend`: the interface of a compute backend; `backends` lists the implementations."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from weft.model.files.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file for packed weights, which several processes map; `is_published` once the weights are written.
+    """A file for packed weights that several processes map. `is_published` is True once the weights are written.
 
     With `is_copied` this process copies the weights from the file into its own memory.
     """
@@ -25,19 +25,19 @@ class PackedFile:
 
 @runtime_checkable
 class PackedParts(Protocol):
-    """A runner that gives access to the contents of a published file of packed weights."""
+    """A runner that gives access to the content of a published file of packed weights."""
 
     def packed_parts(self) -> list[memoryview]:
-        """Returns the contents in order; they do not change, and keep the file's memory alive."""
+        """Returns the parts of the file in order; they do not change, and keep the file's memory alive."""
 
 
 class Backend(Protocol):
-    """A compute backend: the models it supports, its memory, its runners, and the sampler of their logits."""
+    """A compute backend: the models that it supports, its memory, its runners, and the sampler of their logits."""
 
-    # True if the backend computes in the host's memory, on its CPUs.
+    # True if the backend computes on the host's CPUs, in the host's memory.
     is_on_host: bool
-    # Default share of free memory for weights and KV pool together; None: the general default, with a pool of at most 4
-    # GiB.
+    # Default fraction of free memory for weights and KV pool together; None: the general default, with a pool of at
+    # most 4 GiB.
     usual_memory_share: float | None
 
     @property
@@ -45,29 +45,29 @@ class Backend(Protocol):
         """Sampler of the logits that the backend's runners return."""
 
     def suits(self, card: ModelCard) -> bool:
-        """True if "auto" should choose this backend for such a model on this machine."""
+        """True if "auto" should choose this backend for a model on this machine."""
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
-        """Resolves the compute configuration; raises a `ConfigError` that names an unsupported flag."""
+        """Returns the compute configuration; raises a `ConfigError` that names an unsupported flag."""
 
     def shared_threads(self, card: ModelCard) -> int | None:
-        """Returns the number of threads in a process that does other work too; None: the configured number."""
+        """Returns the number of threads for a process that also does other work; None means the configured number."""
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
-        """Returns the checkpoint with the memory of weights, KV and adapters in this backend on its card."""
+        """Returns the checkpoint whose card has the bytes that weights, KV and adapters take in this backend."""
 
     def free_bytes(self) -> int:
         """Returns the free memory for weights and KV, in bytes."""
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
-        """Reads the weights and builds the runner.
+        """Reads the weights and returns the runner.
 
-        `max_model_len` is the longest sequence that will be served; models with a second set of rotary frequencies
-        for long contexts choose by it.
+        `max_model_len` is the length of the longest sequence that will be served; models with a second set of rotary
+        frequencies for long contexts choose the set by this length.
         """
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
-        """Returns the device and the way of computing, for the start banner."""
+        """Returns a description of the device and of the number format, for the start banner."""
 
 
 @runtime_checkable
@@ -75,9 +75,7 @@ class SharingBackend(Backend, Protocol):
     """A backend whose weights several processes can share."""
 
     def packing(self) -> str:
-        """Returns all that decides how weights are packed besides checkpoint and configuration: code and
-        instruction set.
-        """
+        """Returns what determines packed weights besides checkpoint and configuration: code and instruction set."""
 
     def load_shared(
         self,
@@ -87,4 +85,6 @@ class SharingBackend(Backend, Protocol):
         max_model_len: int,
         file: PackedFile,
     ) -> Runner:
-        """Loads like `load`, with the weights packed into `file` or, once published there, mapped from it."""
+        """Loads a model like `load`; packs the weights into `file`, or maps them from `file` if they are published
+        there.
+        """

@@ -1,4 +1,4 @@
-"""Token masks for samplers: one bit per token; the lowest bit of the first word is token 0."""
+"""Token masks for samplers: one bit per token; token 0 is the lowest bit of the first word."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,9 @@ def flags_of(mask: Words, vocab_size: int) -> NDArray[np.bool_]:
 
 
 def resized_mask(bits: NDArray[np.uint8], vocab_size: int) -> Words:
-    """Returns the mask of `vocab_size` tokens from bytes of more or fewer bits; no bit beyond the tokens is set."""
+    """Returns the mask of `vocab_size` tokens from bytes with more or fewer bits; bits beyond the tokens are
+    cleared.
+    """
     mask = np.zeros(4 * num_words(vocab_size), np.uint8)
     size = min(len(bits), len(mask))
     mask[:size] = bits[:size]
@@ -37,13 +39,13 @@ def resized_mask(bits: NDArray[np.uint8], vocab_size: int) -> Words:
 
 
 def set_bits(mask: Words, token_ids: Iterable[int]) -> None:
-    """Allows these tokens."""
+    """Allows these tokens in the mask."""
     for token_id in token_ids:
         mask[token_id // _BITS] |= np.uint32(1 << token_id % _BITS)
 
 
 def clear_bits(mask: Words, token_ids: Iterable[int]) -> None:
-    """Forbids these tokens; tokens beyond the mask are forbidden anyway."""
+    """Forbids these tokens in the mask; tokens beyond the mask are always forbidden."""
     for token_id in token_ids:
         if token_id < len(mask) * _BITS:
             mask[token_id // _BITS] &= np.uint32(~(1 << token_id % _BITS) & 0xFFFFFFFF)

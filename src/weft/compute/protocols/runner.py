@@ -1,4 +1,4 @@
-"""`Runner`: a model on a device, as the engine uses it; `Batch`: one step, as arrays."""
+"""`Runner`: a model on a device, in the form that the engine uses; `Batch`: the arrays of one step."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -11,16 +11,16 @@ from weft.model.spec import ModelSpec
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
-# Result of a step, [rows, ...], in its backend's memory: a numpy array, or an object that is indexed like one.
+# Result of a step, [rows, ...], in its backend's memory: a numpy array, or an object with the same indexing.
 Rows: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The packed rows of one step. Sequence `i` owns rows `query_starts[i]:query_starts[i+1]`.
+    """The packed rows of one step. Sequence `i` has the rows `query_starts[i]:query_starts[i+1]`.
 
-    Every K/V row of the step is written to its slot before any row attends, so rows may read slots that other rows of
-    the same step write. A slot is `block_id * block_size + offset`.
+    The keys and values of all rows are written to their slots before any row attends, so rows may read slots that other
+    rows of the same step write. A slot is `block_id * block_size + offset`.
     """
 
     token_ids: IntArray  # [rows]
@@ -54,7 +54,7 @@ class Batch:
     token_sources: IntArray | None = None
 
     def state_end(self, sequence: int) -> int:
-        """Returns the end of a sequence's rows that advance its state."""
+        """Returns the end of the sequence's rows that advance its state; later rows are drafts."""
         if self.num_state_rows is None:
             return int(self.query_starts[sequence + 1])
         return int(self.query_starts[sequence] + self.num_state_rows[sequence])
@@ -70,13 +70,13 @@ class Runner(Protocol):
         """Store of LoRA adapters; None if the backend supports none."""
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Allocates the KV pool, and the pool of states beside it. Called once, before the first step."""
+        """Allocates the KV pool, and state slots beside it. Called once, before the first step."""
 
     def forward(self, batch: Batch) -> Rows:
-        """Runs one step and returns float32 logits [wanted, vocab]. The result belongs to the caller.
+        """Computes one step and returns float32 logits [wanted, vocab], which belong to the caller.
 
-        A model that was opened for pooling returns hidden states after its last norm instead, [wanted, hidden]. A
-        row's result is bitwise independent of the other rows, of chunking and of block placement.
+        A model that was opened for pooling returns hidden states after its last norm instead, [wanted, hidden]. A row's
+        result is bitwise independent of the other rows, of chunking and of block placement.
         """
 
 
@@ -85,15 +85,15 @@ class ThreadedRunner(Protocol):
     """A runner with a variable number of compute threads."""
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Sets the number of threads; called between steps."""
+        """Sets the number of threads; called only between steps."""
 
 
 @runtime_checkable
 class TimedRunner(Protocol):
-    """A runner that measures the time of the parts of a step."""
+    """A runner that measures the time of each part of a step."""
 
     def seconds(self) -> dict[str, float]:
-        """Returns the time spent in steps since the runner was made, by part of a step."""
+        """Returns the seconds spent in steps since the runner was created, by part of a step."""
 
 
 @runtime_checkable
@@ -101,21 +101,23 @@ class RoutingRunner(Protocol):
     """A runner that counts the tokens of each expert."""
 
     def expert_loads(self) -> list[list[int]]:
-        """Returns tokens since the runner was made, by layer with experts and by expert."""
+        """Returns the number of tokens since the runner was created, by layer with experts and by expert."""
 
     def expert_balance(self) -> tuple[float, float]:
-        """Returns two sums over steps and layers: tokens of the mean expert, and of the busiest."""
+        """Returns two sums over steps and layers: the mean number of tokens per expert, and that of the busiest
+        expert.
+        """
 
 
 @runtime_checkable
 class HiddenStates(Runner, Protocol):
-    """A runner of a model whose last hidden states a head for further tokens continues from.
+    """A runner that also returns hidden states, for a multi-token prediction head.
 
-    The head has no embeddings and no matrix of logits of its own: it shares the model's.
+    The head has no embeddings and no logits matrix of its own: it uses the model's.
     """
 
     def forward_hidden(self, batch: Batch) -> tuple[Rows, FloatArray]:
-        """Runs `forward`, with the same bits; also returns each row's hidden state after the last norm, [rows,
+        """Computes `forward`, with the same bits; also returns each row's hidden state after the last norm, [rows,
         hidden].
         """
 
@@ -123,11 +125,11 @@ class HiddenStates(Runner, Protocol):
         """Returns the embeddings of tokens, [tokens, hidden]."""
 
     def logits(self, hidden: FloatArray) -> Rows:
-        """Applies the model's head to such hidden states; returns [rows, vocab]."""
+        """Returns the logits of hidden states, [rows, vocab], computed with the model's head."""
 
 
 class Copies(Protocol):
-    """Blocks of a pool that can be copied out of it and back in, into any block, bit for bit."""
+    """Copies blocks of a pool out of the pool and back, to any block, bit for bit."""
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
         """Returns the bytes of a block, which belong to the caller."""
@@ -138,10 +140,10 @@ class Copies(Protocol):
         """
 
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
-        """Overwrites a block with bytes that `read_block` returned for this block or another."""
+        """Overwrites a block with bytes that `read_block` has returned for this block or another."""
 
     def block_rows(self, block_id: int) -> list[memoryview]:
-        """Returns views of the block's bytes in place, row by row: writing to them writes the block."""
+        """Returns views of the block's bytes in the pool, row by row; writing to a view changes the block."""
 
 
 @runtime_checkable
@@ -150,15 +152,15 @@ class BlockCopies(Copies, Protocol):
 
     @property
     def kv_layout(self) -> str:
-        """Name of the layout: runners of one model with the same name can exchange blocks and states."""
+        """Name of the layout of blocks: runners of one model with the same name can exchange blocks and states."""
 
     @property
     def state_slots(self) -> Copies | None:
-        """Copies of state slots, like those of blocks; None if the model keeps no states."""
+        """Copies of state slots, in the same form as copies of blocks; None if the model stores no states."""
 
 
 class AdapterStore(Protocol):
-    """The LoRA adapters of a runner; each sequence may use one."""
+    """The LoRA adapters of a runner; each sequence may use one adapter."""
 
     spec: ModelSpec
 
@@ -166,4 +168,4 @@ class AdapterStore(Protocol):
         """Adds an adapter under an unused id of at least 1."""
 
     def remove_adapter(self, adapter_id: int) -> None:
-        """Removes an adapter that no later batch names."""
+        """Removes an adapter that no later batch uses."""

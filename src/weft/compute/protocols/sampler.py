@@ -1,6 +1,6 @@
-"""`Sampler`: turns the rows of a forward pass, in whatever memory, into tokens and logprobs.
+"""`Sampler`: samples tokens and computes logprobs from the rows of a forward pass, in any memory.
 
-A step is one call: `Choices` holds the sampling of its rows as arrays, and `Choice` that of one row.
+A step is one call: `Choices` has the sampling parameters of its rows as arrays, and `Choice` those of one row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +23,12 @@ _MAX_TOP_K = 2**31 - 1
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Sampling of one row, in this order; fields with defaults have no effect.
+    """Sampling parameters of one row, applied in the order of the fields; fields with defaults have no effect.
 
-    A row that `mask` (see `masks`) leaves without a token counts as not finite; any other restriction is skipped if
-    it would leave no token. `seen` is prompt and output, for the repetition penalty; `output` is for the other two
-    penalties. `temperature` 0 takes the best token, otherwise `key` selects the noise. A forced token is taken
-    whatever the other fields say: it is then the only one of the row, if `mask` allows it.
+    A row that `mask` (see `masks`) leaves without a token counts as not finite; any other restriction is skipped if it
+    would leave no token. `seen` is prompt and output, for the repetition penalty; `output` is for the other two
+    penalties. `temperature` 0 selects the best token; otherwise `key` selects the noise. A forced token is selected
+    whatever the other fields say: it is then the only token of the row, if `mask` allows it.
     """
 
     mask: Words | None = None
@@ -57,18 +57,18 @@ _NO_CHANGES = _changes(Choice())
 
 
 def reads_seen(params: SamplingParams) -> bool:
-    """True if sampling with these parameters needs `seen`."""
+    """True if sampling with these parameters reads `Choice.seen`."""
     return params.repetition_penalty != 1.0
 
 
 def reads_output(params: SamplingParams) -> bool:
-    """True if sampling with these parameters needs `output`."""
+    """True if sampling with these parameters reads `Choice.output`."""
     return bool(params.presence_penalty or params.frequency_penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """A list of numbers for each row: the i-th is `values[starts[i]:starts[i + 1]]`."""
+    """A list of numbers for each row; list i is `values[starts[i]:starts[i + 1]]`."""
 
     starts: IntArray  # [rows + 1]
     values: IntArray
@@ -86,15 +86,16 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Rows to score, and the tokens to score in each: first the one that `choices` chose, then those of `given`,
-    then the `num_best` best possible ones (-1: all).
+    """Rows whose logprobs are wanted, and the tokens of each row.
 
-    If `choices` is -1, no token is chosen from the row, as for a prompt's row, and it is scored unchanged.
+    The tokens are the one that `choices` chose, then those in `given`, then the `num_best` best possible tokens (-1:
+    all). If `choices` is -1, no token is chosen from the row, as for a row of a prompt, and its logprobs are of the
+    unchanged row.
     """
 
-    rows: IntArray  # [scored], of the logits
+    rows: IntArray  # [scored], row of the logits
     choices: IntArray  # [scored], index in `Choices`
-    given: Lists  # of [scored]
+    given: Lists  # one list per scored row
     num_best: IntArray  # [scored]
 
     def __len__(self) -> int:
@@ -103,22 +104,22 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Sampling of a step's rows, as arrays with one entry per choice; see `Choice`.
+    """Sampling parameters of a step's rows, as arrays with one entry per choice; `Choice` describes them.
 
     A row may have several choices, or none. A field of None has no effect on any choice.
     """
 
-    rows: IntArray  # of the logits
+    rows: IntArray  # [choices], row of the logits
     temperatures: Doubles
     keys: NDArray[np.uint64]
     masks: Words | None = None  # [masked choices, words]
-    masked: IntArray | None = None  # choices of these masks, ascending
-    forced_token_ids: IntArray | None = None  # -1: none
-    allowed: Lists | None = None  # an empty list allows all
+    masked: IntArray | None = None  # indexes of the choices with these masks, ascending
+    forced_token_ids: IntArray | None = None  # -1: no forced token
+    allowed: Lists | None = None  # an empty list allows all tokens
     forbidden: Lists | None = None
     forbidden_ends: Lists | None = None
     biased: Lists | None = None
-    bias: FloatArray | None = None  # an entry for each value of `biased`
+    bias: FloatArray | None = None  # one number for each value of `biased`
     seen: Lists | None = None
     output: Lists | None = None
     repetition_penalty: FloatArray | None = None
@@ -133,7 +134,7 @@ class Choices:
         return len(self.rows)
 
     def __getitem__(self, place: int) -> Choice:
-        """Returns the choice at a place, as a value."""
+        """Returns the choice at index `place` as a `Choice`."""
         forced = _number(self.forced_token_ids, place, -1)
         return Choice(
             mask=self._mask(place),
@@ -182,7 +183,7 @@ class Choices:
         return plain._with_changes(choices)
 
     def _with_changes(self, choices: Sequence[Choice]) -> "Choices":
-        """Adds the fields of the choices beside temperatures and keys."""
+        """Returns the choices with further fields set: all but temperatures and keys."""
         by = dict(zip(_FIELDS, zip(*map(_fields, choices), strict=True), strict=True))
         masks = {place: mask for place, mask in enumerate(by["mask"]) if mask is not None}
         biased = _lists([[*bias] for bias in by["bias"]]) if any(by["bias"]) else None
@@ -209,7 +210,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Requested (token, value, rank) of each scored row; meaningless if the row is not finite.
+    """The wanted (token, value, rank) of each scored row; undefined if the row is not finite.
 
     `ranks` is the number of tokens with at least this value; for the best tokens, their place among them.
     """
@@ -221,7 +222,7 @@ class Scores:
     is_finite: NDArray[np.bool_]  # [scored]
 
     def rows(self) -> list[LogprobRow | None]:
-        """Returns the scores of each row; None for a row that is not finite."""
+        """Returns the logprobs of each row; None for a row that is not finite."""
         scores: LogprobRow = list(
             zip(self.token_ids.tolist(), self.values.tolist(), self.ranks.tolist(), strict=True)
         )
@@ -232,7 +233,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A token for each choice; meaningless if its row holds NaN or has no finite maximum."""
+    """The token of each choice; undefined if its row contains NaN or has no finite maximum."""
 
     token_ids: IntArray
     is_finite: NDArray[np.bool_]
@@ -240,14 +241,14 @@ class Outcome:
 
 
 class Sampled(Protocol):
-    """Result of a call to a sampler, possibly before it is computed."""
+    """Result of a call of a sampler; it may not be computed yet."""
 
     @property
     def device_token_ids(self) -> Any:
-        """Tokens of all choices, where the device's runner reads them; None for logits in the host's memory."""
+        """Tokens of all choices in the device's memory, for the runner; None for logits in the host's memory."""
 
     def result(self) -> Outcome:
-        """Returns the outcome on the host; waits until it is computed."""
+        """Returns the outcome in the host's memory; waits until it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,15 +263,15 @@ class SampledOnHost:
 
 
 class Sampler(Protocol):
-    """Sampler of the logits that a backend's runners return; only requested values are copied to the host."""
+    """Samples from the logits that a backend's runners return; only requested values are copied to the host."""
 
     def sample(
         self, logits: Rows, choices: Choices, mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     ) -> Sampled:
-        """Samples from all rows and scores them, each by itself; `logits`, [rows, vocab], are not changed.
+        """Samples from each row independently and computes logprobs; `logits` [rows, vocab] are not changed.
 
-        `mode` says what is scored: the row, with tokens that its mask forbids at minus infinity, or the row as the
-        draw sees it; a prompt's row is always scored unchanged. Raises `ValueError` for a token outside the logits.
+        `mode` selects the logprobs: of the row with forbidden tokens at minus infinity, or of the row after all
+        processing; a prompt's row is always unchanged. Raises `ValueError` for a token outside the logits.
         """
 
 

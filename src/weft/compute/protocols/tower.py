@@ -1,4 +1,4 @@
-"""`TowerRunner`: the vision tower of a loaded model; `TowerInputs`: pictures, as arrays."""
+"""`TowerRunner`: the vision tower of a loaded model; `TowerInputs`: pictures as arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,29 +15,28 @@ from weft.model.towers.spec import Grid, Resampling, TowerSpec
 class TowerInputs:
     """Patches of the pictures of one or more items, in the order that `TowerSpec` describes.
 
-    The patches of the first grid come first, then those of the next. An item that is divided into tiles has several
-    grids, one after the other.
+    The patches of the first grid come first, then those of the next grid. An item that is divided into tiles has
+    several grids, one after the other.
     """
 
     patches: FloatArray  # [patches, patch_dim]
-    grids: Sequence[Grid]  # in patches
+    grids: Sequence[Grid]  # sizes in patches
 
 
 @runtime_checkable
 class TowerRunner(Protocol):
-    """A runner of a model whose spec has a tower."""
+    """A runner of a model that has a vision tower."""
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
-        """Returns the rows of all items, [tokens, row_size], as rows of the embedding table; they belong to the
-        caller.
+        """Returns the tower's output rows of all items, [tokens, row_size]; they belong to the caller.
 
-        The rows of a grid are bitwise independent of the other grids. Raises `ValueError` for inputs that contradict
-        each other or the spec.
+        The rows have the form of rows of the embedding table. The rows of a grid are bitwise independent of the other
+        grids. Raises `ValueError` for inputs that contradict each other or the spec.
         """
 
 
 def as_embeddings(rows: FloatArray, spec: ModelSpec) -> FloatArray:
-    """Returns a tower's rows divided by what the decoder multiplies embeddings with."""
+    """Returns a tower's rows divided by the factor with which the decoder multiplies embeddings."""
     if spec.embedding_multiplier != 1.0:
         rows[:, : spec.hidden_size] /= np.float32(spec.embedding_multiplier)
     return rows

@@ -1,7 +1,7 @@
 """LoRA adapters on the rows of a step: each row uses the adapter of its sequence, or none.
 
-Rows of the same adapter are computed together, in products of the same shape however many rows there are (`tiles`):
-so a row with an adapter does not depend on its neighbours either.
+Rows with the same adapter are computed together, in products of the same shape however many rows there are (`tiles`):
+so a row's bits do not depend on other rows with the same adapter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from weft.compute.arithmetic import tiles
 from weft.compute.protocols.runner import Batch, FloatArray, IntArray
 from weft.model.lora import Adapter, LowRank
 
-# Names of matrices that are computed together, each with the first column of its result.
+# Names of matrices that are computed together, each with its first column in the result.
 Parts = Sequence[tuple[str, int]]
 
 _EMBED, _HEAD = "embed", "head"
 
 
 class AdapterSet:
-    """The adapters of one runner, by id; ids begin at 1, and 0 is the plain model."""
+    """The adapters of one runner, by id. Ids begin at 1; the id 0 stands for the model without an adapter."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Adapter] = {}
@@ -39,14 +39,14 @@ class AdapterSet:
         del self._by_id[adapter_id]
 
     def of_rows(self, batch: Batch) -> "AdapterRows":
-        """Returns the rows of a step by adapter."""
+        """Returns the rows of a step, grouped by adapter."""
         if batch.adapter_ids is None:
             return AdapterRows(())
         lengths = np.diff(batch.query_starts)
         return self._grouped(np.repeat(batch.adapter_ids, lengths))
 
     def of_logits(self, batch: Batch) -> "AdapterRows":
-        """Returns the rows with logits by adapter."""
+        """Returns the rows with logits, grouped by adapter."""
         if batch.adapter_ids is None:
             return AdapterRows(())
         owners = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
@@ -77,7 +77,10 @@ class AdapterRows:
     groups: tuple[_Group, ...]
 
     def add(self, result: FloatArray, rows: FloatArray, prefix: str, parts: Parts) -> FloatArray:
-        """Adds the adapters' part to `result` in place: for `rows` and the matrices `prefix` + name of `parts`."""
+        """Adds the adapters' results for `rows` to `result` in place.
+
+        The matrices have the names `prefix` + name, for each name in `parts`.
+        """
         for group in self.groups:
             found = _found(group.adapter.low_rank, prefix, parts)
             if not found:
@@ -89,7 +92,7 @@ class AdapterRows:
         return result
 
     def embed(self, result: FloatArray, token_ids: IntArray) -> FloatArray:
-        """Applies adapters to the embeddings of a step in place."""
+        """Adds the adapters' parts to the embeddings of a step in place."""
         for group in self.groups:
             ids = token_ids[group.rows]
             whole = group.adapter.whole.get(_EMBED)
@@ -102,7 +105,7 @@ class AdapterRows:
         return result
 
     def head(self, result: FloatArray, rows: FloatArray) -> FloatArray:
-        """Applies adapters to the head's result for `rows` in place."""
+        """Adds the adapters' parts to the head's result for `rows` in place."""
         for group in self.groups:
             whole = group.adapter.whole.get(_HEAD)
             if whole is not None:
@@ -116,11 +119,10 @@ def _found(low_rank: Mapping[str, LowRank], prefix: str, parts: Parts) -> list[t
 
 
 def _without_inner_edges(delta: LowRank, *, is_embed: bool) -> LowRank:
-    """Returns the same addition with its rank padded to whole tiles: BLAS uses other kernels for vectors and
-    tails.
+    """Returns the same low-rank matrices with their rank padded to whole tiles.
 
-    The padding is zeros, and adding zeros does not change the bits of a float32 sum. An embedding's `a` is
-    transposed, so that a token is a row of it.
+    BLAS uses other kernels for vectors and for incomplete tiles. The padding is zeros, and adding zeros does not change
+    the bits of a float32 sum. An embedding's `a` is transposed, so that a token is a row of it.
     """
     rank = len(delta.a)
     missing = tiles.padded_length(rank) - rank

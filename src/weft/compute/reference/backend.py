@@ -1,4 +1,4 @@
-"""`ReferenceBackend`: models in numpy, slow; the standard that every other backend must match."""
+"""`ReferenceBackend`: models in numpy, slow; the standard with which every other backend is compared."""
 
 from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
 from weft.compute.native import cpu
@@ -14,7 +14,7 @@ from weft.model.spec import ModelSpec
 
 
 class ReferenceBackend(CpuBackend):
-    """Backend in numpy. Encoders share a step over threads; decoders leave threads to numpy."""
+    """Backend in numpy. Encoders divide a step among threads; decoders leave the use of threads to numpy."""
 
     def suits(self, card: ModelCard) -> bool:
         return card.num_parameters > 0
@@ -28,11 +28,11 @@ class ReferenceBackend(CpuBackend):
         return compute
 
     def shared_threads(self, card: ModelCard) -> int | None:
-        """Returns 1 for encoders: numpy may use threads of its own there, which cannot be counted."""
+        """Returns 1 for encoders, because numpy may use uncounted threads of its own in each of their threads."""
         return None if card.is_causal else 1
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
-        """Returns the checkpoint unchanged: cards have the reference's sizes."""
+        """Returns the checkpoint unchanged: the sizes on its card are those of this backend."""
         return checkpoint
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:

@@ -1,4 +1,4 @@
-"""Weights of a decoder in the reference runner's form."""
+"""Weights of a decoder in the form of the reference runner."""
 
 from dataclasses import dataclass
 
@@ -31,9 +31,9 @@ from weft.model.weights import Tensor, Values, Weights
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The weights of one layer; norms that the spec lacks are None. Tensor names begin with `prefix`.
+    """The weights of one layer; norms that the spec lacks are None. Names of its tensors begin with `prefix`.
 
-    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers into it and out of it.
+    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers before and after it.
     """
 
     spec: LayerSpec
@@ -67,7 +67,7 @@ _NORMS = (
 
 @dataclass(frozen=True, slots=True)
 class DecoderReader:
-    """Reader of weights in the runner's form: aligned float32, with linear layers of the same input joined."""
+    """Reads weights in the runner's form: aligned float32, with linear layers of the same input joined."""
 
     spec: ModelSpec
     weights: Weights
@@ -75,7 +75,7 @@ class DecoderReader:
     formats: list[LayerFormats]
 
     def layer(self, index: int, spec: LayerSpec) -> DecoderLayer:
-        """Returns everything of one layer."""
+        """Returns all weights of one layer."""
         prefix = f"layers.{index}."
         latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
@@ -105,7 +105,7 @@ class DecoderReader:
         return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
 
     def join(self) -> Join:
-        """Returns the layer that joins pairs into rows."""
+        """Returns the layer that joins pairs of an embedding and a hidden state into rows."""
         embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
         assert embed is not None
         assert hidden is not None
@@ -130,15 +130,18 @@ class DecoderReader:
         )
 
     def matrix(self, name: str) -> FloatArray:
-        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
+        """Returns one aligned matrix.
+
+        A file may store it unaligned, and BLAS would then copy the matrix at every use.
+        """
         return _aligned(self.weights[name])
 
     def vector(self, name: str) -> FloatArray | None:
-        """Returns a tensor that not every decoder has, or the weights of a convolution."""
+        """Returns a tensor that not every decoder has, or the weights of a convolution; None if it is absent."""
         return self.weights[name].float32() if name in self.weights else None
 
     def optional_norm(self, name: str) -> Norm | None:
-        """Returns a norm that not every decoder has."""
+        """Returns a norm; None if the decoder does not have it."""
         if name not in self.weights:
             return None
         weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
@@ -148,7 +151,7 @@ class DecoderReader:
         return RmsNorm(weight, eps)
 
     def linear(self, prefix: str, *names: str) -> Product:
-        """Returns the linear layers of one input, joined."""
+        """Returns the linear layers `names` of one input, joined."""
         bias = self.biases(prefix, names)
         form = format_of(prefix + names[0], self.formats)
         if form is not None:
@@ -186,7 +189,7 @@ def _aligned(tensor: Tensor) -> FloatArray:
 
 
 def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
-    """Returns a matrix in that format: its stored numbers, or floats quantized to it."""
+    """Returns a matrix in the group format: its stored numbers, or floats quantized to this format."""
     if isinstance(values, StoredGroups) and values.group_format == form:
         return values.grouped()
     return round_to_groups(values.unpacked())

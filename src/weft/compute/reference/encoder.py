@@ -1,9 +1,9 @@
 """`EncoderRunner`: the complete encoder spec in float32 numpy. Bidirectional, and without KV.
 
-Products run over all rows of a step packed together, in tiles; attention runs over sequences of equal length
-together. A sequence's rows have the same bits whatever else is in the step: `tiles` explains this for products, and
-the shape of every other operation follows from the sequence's length alone. Nothing is computed for padding, except
-in the last tile of a step.
+Products are computed over all rows of a step packed together, in tiles; attention is computed over sequences of equal
+length together. A sequence's rows have the same bits whatever else is in the step: `tiles` explains this for products,
+and the shape of every other operation depends only on the sequence's length. Padding is computed only in the last tile
+of a step.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Linear:
     bias: FloatArray | None
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Maps [whole tiles of rows, in] to [rows, out]."""
+        """Returns the layer's result for [whole tiles of rows, in], as [rows, out]."""
         result = tiles.matmul(rows, self.matrix)
         if self.bias is not None:
             result += self.bias
@@ -52,7 +52,7 @@ class LayerNorm:
     eps: np.float32
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Normalises each row by itself."""
+        """Returns each row, [rows, hidden], normalised independently."""
         centred: FloatArray = rows - np.mean(rows, axis=-1, keepdims=True)
         centred /= np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
         centred *= self.weight
@@ -63,7 +63,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer. `up` holds the gate's rows first if there is a gate."""
+    """The weights of one layer. If there is a gate, the gate's rows come first in `up`."""
 
     spec: LayerSpec
     qkv: Linear
@@ -75,7 +75,7 @@ class _Layer:
 
 
 class EncoderRunner:
-    """Loaded weights of an encoder. A batch holds whole prompts; the results are hidden states of the wanted rows."""
+    """Loaded weights of an encoder. A batch has whole prompts; the results are hidden states of the wanted rows."""
 
     adapters = None
 
@@ -100,7 +100,7 @@ class EncoderRunner:
         }
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Does nothing: every step computes its prompts whole."""
+        """Does nothing: an encoder stores no KV, because every step computes whole prompts."""
 
     def forward(self, batch: Batch) -> FloatArray:
         """Returns hidden states after the last layer, [wanted, hidden].
@@ -113,7 +113,7 @@ class EncoderRunner:
         return np.concatenate(list(self._threads.map(self._run, parts)))
 
     def _run(self, batch: Batch) -> FloatArray:
-        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own sequence only
+        with np.errstate(all="ignore"):  # an overflow becomes NaN, only in its own sequence
             hidden = self._embeddings(batch)
             groups = list(_groups(batch, self._spec.num_heads))
             turns: Rotations = {
@@ -159,7 +159,7 @@ class EncoderRunner:
         q *= np.float32(spec.attention_scale)
         output = np.zeros((len(rows), spec.hidden_size), np.float32)
         window = layer.spec.window
-        reach = None if window is None else window - 1  # number of keys on either side
+        reach = None if window is None else window - 1  # number of visible keys on either side
         for group in groups:
             output[group] = attend(q[group], k[group], v[group], reach)
         return layer.o(output)
@@ -205,9 +205,9 @@ def _groups(batch: Batch, num_heads: int) -> Iterator[Index]:
 
 
 def attend(q: FloatArray, k: FloatArray, v: FloatArray, reach: int | None) -> FloatArray:
-    """Returns attention within each of several sequences, [sequences, length, heads, head_dim].
+    """Returns attention within each of several sequences; q, k and v are [sequences, length, heads, head_dim].
 
-    Queries must be scaled already. The result is [sequences, length, heads * head_dim].
+    Queries must already be scaled. The result is [sequences, length, heads * head_dim].
     """
     count, length, heads, _ = q.shape
     q = np.ascontiguousarray(q.transpose(0, 2, 1, 3))
@@ -250,17 +250,20 @@ def _read_layer(reader: "WeightReader", model: ModelSpec, index: int, spec: Laye
 
 @dataclass(frozen=True, slots=True)
 class WeightReader:
-    """Reader of weights as linear layers and norms: aligned float32, with layers of the same input joined."""
+    """Reads weights as linear layers and norms: aligned float32, with layers of the same input joined."""
 
     weights: Weights
     norm_eps: float
 
     def matrix(self, name: str) -> FloatArray:
-        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
+        """Returns one aligned matrix.
+
+        A file may store it unaligned, and BLAS would then copy the matrix at every use.
+        """
         return np.require(self.weights[name].float32(), np.float32, ["C", "ALIGNED"])
 
     def linear(self, *names: str) -> Linear:
-        """Returns the linear layers `names` joined, with their results one after the other."""
+        """Returns the linear layers `names`, joined; their results follow each other."""
         parts = [self.matrix(name) for name in names]
         bias = None
         if f"{names[0]}.bias" in self.weights:

@@ -1,4 +1,4 @@
-"""Layers of experts in the reference: the experts of each row, and the sum of their results.
+"""Layers of experts in the reference backend: the choice of each row's experts, and the sum of their results.
 
 The rows of an expert are computed together, in products of the same shape however many rows there are (`tiles`): so a
 row's bits do not depend on other rows of the same expert.
@@ -20,7 +20,7 @@ Mlp = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Experts of a layer. The router is [experts, hidden], with one more row if a shared expert has a weight."""
+    """Experts of a layer. The router is [experts, hidden]; it has one more row if the shared expert has a weight."""
 
     spec: ExpertsSpec
     router: Linear
@@ -28,7 +28,7 @@ class Experts:
     mlps: tuple[Mlp, ...]
 
     def __call__(self, rows: FloatArray, shared: FloatArray | None) -> FloatArray:
-        """Returns [whole tiles of rows, hidden]; `shared` is the result of the shared expert."""
+        """Returns the layer's result, [whole tiles of rows, hidden]; `shared` is the result of the shared expert."""
         logits = self.router(rows)
         chosen, weights = choose(self.spec, logits[:, : self.spec.count], self.correction)
         result = np.zeros_like(rows)
@@ -73,7 +73,10 @@ def _choose_by_scores(
 
 
 def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> FloatArray:
-    """Returns the keys of the best groups, by the sum of each group's `num_best` best; -inf for all other keys."""
+    """Returns the keys of experts in the best groups, -inf for all others.
+
+    A group is ranked by the sum of its `num_best` highest keys.
+    """
     if spec.groups_per_token == spec.num_groups:
         return keys
     groups = keys.reshape(len(keys), spec.num_groups, -1)
@@ -85,5 +88,5 @@ def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> Float
 
 
 def _best(keys: FloatArray, count: int) -> NDArray[np.intp]:
-    """Returns the indexes of each row's highest keys; of equal keys the first. NaN comes last."""
+    """Returns the indexes of each row's `count` highest keys; of equal keys the first one. NaN counts as lowest."""
     return np.argsort(-keys, axis=1, kind="stable")[:, :count]

@@ -1,4 +1,4 @@
-"""Latent attention in the reference: queries into the latent space, and values out of it."""
+"""Latent attention in the reference backend: queries into the latent space, and values out of it."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ from weft.model.spec import LatentSpec
 
 @dataclass(frozen=True, slots=True)
 class LatentHeads:
-    """The parts of latent attention beyond the linear layers that all kinds of attention have.
+    """The parts of latent attention that other kinds of attention do not have.
 
-    `into` and `out_of` are linear layers per head: from the head's part of a query to the latent space, and from
-    there to its value.
+    `into` and `out_of` are linear layers per head: from the head's part of a query to the latent space, and from the
+    latent space to the head's value.
     """
 
     spec: LatentSpec
@@ -33,7 +33,9 @@ class LatentHeads:
         norm: FloatArray,
         query_norm: FloatArray | None,
     ) -> "LatentHeads":
-        """Makes the heads from `matrix`, which has for each head the rows of its keys, then those of its values."""
+        """Returns the heads' parts of `matrix`, which has for each head the rows of its keys, then those of its
+        values.
+        """
         heads = matrix.reshape(-1, spec.key_size + spec.value_size, spec.rank)
         keys, values = heads[:, : spec.key_size], heads[:, spec.key_size :]
         return cls(
@@ -45,13 +47,13 @@ class LatentHeads:
         )
 
     def normed(self, rows: FloatArray, weight: FloatArray) -> FloatArray:
-        """Returns rows of a latent vector, normed by the vector's own norm."""
+        """Returns rows of a latent vector, normed with the vector's own norm."""
         mean_square = np.mean(rows * rows, axis=-1, keepdims=True)
         scale: FloatArray = np.sqrt(mean_square + np.float32(self.spec.norm_eps))
         return rows / scale * weight
 
     def cached(self, rows: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
-        """Returns the entries of rows in the pool, [rows, 1, rank + rope_size]."""
+        """Returns the rows' entries in the KV pool, [rows, 1, rank + rope_size]."""
         rank = self.spec.rank
         whole = np.concatenate([self.normed(rows[:, :rank], self.norm), rows[:, rank:]], axis=1)
         cached = whole[:, None]
@@ -59,7 +61,7 @@ class LatentHeads:
         return cached
 
     def queries(self, rows: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
-        """Maps queries of the heads to queries for the cached vectors: [rows, heads, rank + rope_size]."""
+        """Returns the heads' queries for the cached latent vectors, [rows, heads, rank + rope_size]."""
         heads = np.ascontiguousarray(rows).reshape(len(rows), len(self.into), -1)
         own, turned = heads[..., : self.spec.key_size], heads[..., self.spec.key_size :]
         rotate(turned, cosine, sine, is_interleaved=self.spec.is_interleaved)
@@ -67,7 +69,9 @@ class LatentHeads:
         return np.concatenate([np.stack(into, axis=1), turned], axis=2)
 
     def values(self, attended: FloatArray) -> FloatArray:
-        """Maps attention over the cached vectors to the values of all heads: [rows, heads * value_size]."""
+        """Returns the values of all heads, [rows, heads * value_size], from attention over the cached latent
+        vectors.
+        """
         heads = attended.reshape(len(attended), len(self.out_of), -1)[..., : self.spec.rank]
         return np.concatenate(
             [_by_head(product, heads[:, head]) for head, product in enumerate(self.out_of)], axis=1

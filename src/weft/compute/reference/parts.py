@@ -1,4 +1,4 @@
-"""Parts of the reference with weights and without state: norms, MLPs, and the layer that joins pairs."""
+"""Parts of the reference backend with weights and without state: norms, MLPs, and the layer that joins pairs."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from weft.model.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Two linear layers and the activation between them; `up` holds the gate's rows first if there is a gate."""
+    """Two linear layers and the activation between them. If there is a gate, the gate's rows come first in `up`."""
 
     spec: ModelSpec
     up: Product
@@ -24,7 +24,7 @@ class Mlp:
         return self.down(self.middle(self.up(rows)))
 
     def middle(self, up: FloatArray) -> FloatArray:
-        """Returns the input of the second linear layer."""
+        """Returns the input of the second linear layer from the result of the first one."""
         spec = self.spec
         if not spec.is_gated:
             return activate(spec.activation, up)

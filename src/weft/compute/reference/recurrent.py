@@ -1,4 +1,4 @@
-"""States of sequences in numpy: each sequence of a step continues from its slot, and stores its state in a slot."""
+"""States of sequences in numpy: each sequence of a step continues from one slot, and stores its state in a slot."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,19 +12,22 @@ from weft.model.recurrence import Recurrence as Spec
 
 
 class Recurrence(Protocol):
-    """A layer that goes through a sequence row by row. A row's bits must not depend on where the step's rows
-    begin.
+    """A layer that processes a sequence row by row.
+
+    A row's bits must not depend on the row at which the step begins.
     """
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """Maps successive rows of one sequence [rows, in] to [rows, out]; updates the flat `state` in place."""
+        """Returns the results [rows, out] for successive rows [rows, in] of one sequence; updates the flat `state`
+        in place.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """A layer's recurrence, and the linear layers that are particular to it.
+    """A layer's recurrence, with the linear layers that only this kind of layer has.
 
-    `parts` are all linear layers that make its rows, each with the first column of its result; `out` is the linear
+    `parts` are all linear layers before the recurrence, each with its first column in the result; `out` is the linear
     layer after the recurrence.
     """
 
@@ -43,7 +46,7 @@ class RecurrentLayer:
 def advance(
     recurrence: Recurrence, batch: Batch, states: FloatArray, rows: FloatArray
 ) -> FloatArray:
-    """Runs all sequences of a step through a layer whose `states` are [slots, state size]."""
+    """Runs all sequences of a step through a layer whose `states` are [slots, state size]; returns the results."""
     assert batch.state_reads is not None
     assert batch.state_writes is not None
     outputs = []

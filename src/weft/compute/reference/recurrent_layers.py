@@ -1,4 +1,4 @@
-"""Builds the layers that keep a state per sequence, with their weights."""
+"""Reads the layers that store a state per sequence."""
 
 from typing import assert_never
 
@@ -17,8 +17,9 @@ from weft.model.weights import Weights
 def read_recurrent(
     weights: Weights, prefix: str, spec: Recurrence, norm_eps: float
 ) -> RecurrentLayer:
-    """Reads the layer whose tensor names begin with `prefix`. The layer's linear layers that are never quantized
-    become one product.
+    """Returns the layer whose tensor names begin with `prefix`.
+
+    The layer's linear layers that are never quantized become one product.
     """
 
     def floats(name: str) -> FloatArray:

@@ -1,7 +1,7 @@
-"""`ReferenceRunner`: the complete decoder spec in float32 numpy. The oracle for every other runner.
+"""`ReferenceRunner`: the complete decoder spec in float32 numpy, with which every other runner is compared.
 
-One step is: embed, then in each layer attention and MLP around a residual stream, then the head. A row's logits have
-the same bits whatever else is in the step; `tiles` and `attention` explain how.
+A step computes embeddings, then attention and MLP of each layer around a residual stream, then the head. A row's logits
+have the same bits whatever else is in the step; `tiles` and `attention` explain how.
 """
 
 from dataclasses import dataclass
@@ -47,15 +47,15 @@ class _Step:
     batch: Batch
     slots: IntArray
     rotations: Rotations
-    plans: dict[int | None, AttentionPlan]  # by window
-    conv_plans: dict[int, ConvPlan]  # by width
+    plans: dict[int | None, AttentionPlan]  # by attention window
+    conv_plans: dict[int, ConvPlan]  # by width of the convolution
     adapters: AdapterRows
 
 
 class ReferenceRunner(HostBlocks):
-    """Loaded weights and a float32 KV pool, whose numbers are quantized to int8 if `kv_cache_dtype` says so.
+    """Loaded weights and a float32 KV pool; with `kv_cache_dtype` "int8" the pool's numbers are quantized to int8.
 
-    `max_model_len` matters only to rope with two ranges.
+    `max_model_len` matters only for rope with different frequencies for long contexts.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ReferenceRunner(HostBlocks):
         self._slots: list[FloatArray] = []
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Allocates the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
+        """Allocates the pool, [layers, keys and values, slots, kv heads, head_dim], and state slots beside it."""
         spec = self.spec
         num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
         shape = (num_layers, spec.kv_parts, num_slots, spec.num_kv_heads, spec.head_dim)
@@ -115,7 +115,7 @@ class ReferenceRunner(HostBlocks):
 
     @property
     def kv_layout(self) -> str:
-        """Layout: numbers in numpy's order."""
+        """Name of the pool's layout: numbers in numpy's order."""
         return f"reference-1 {'int8' if self._has_int8_cache else 'float32'}"
 
     def _pool_parts(self) -> list[FloatArray]:
@@ -143,7 +143,7 @@ class ReferenceRunner(HostBlocks):
 
     def forward(self, batch: Batch) -> FloatArray:
         """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head."""
-        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own row only
+        with np.errstate(all="ignore"):  # an overflow becomes NaN, only in its own row
             rows = _normed(self._norm, self._run_layers(batch)[batch.logit_rows])
             return self._logits(rows, self._adapters.of_logits(batch))
 
@@ -245,7 +245,7 @@ class ReferenceRunner(HostBlocks):
             q, k = layer.q_norm(q), layer.k_norm(k)
         if self._has_int8_cache:
             k, v = _rounded(k), _rounded(v)
-        # All rows are written before any reads: a row may attend to others of the same step.
+        # All rows are written before any row reads: a row may attend to other rows of the same step.
         pool[0, step.slots], pool[1, step.slots] = k, v
         plan = step.plans[layer.spec.window]
         output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
@@ -313,7 +313,7 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
     def _heads(self, norm: Norm | None, rows: FloatArray) -> FloatArray:
-        """Returns [rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
+        """Returns [rows, heads * head_dim] as [rows, heads, head_dim], normed as the spec says."""
         rows = np.ascontiguousarray(rows)
         if norm is not None and self.spec.qk_norm is QkNorm.FULL:
             rows = norm(rows)
@@ -351,7 +351,7 @@ def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
 
 
 def _rounded(heads: FloatArray) -> FloatArray:
-    """Returns keys or values [rows, heads, head_dim] as int8 represents them, each head of each row with its own
+    """Returns keys or values [rows, heads, head_dim] rounded to int8 and back; each head of each row has its own
     scale.
     """
     whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))

@@ -1,4 +1,4 @@
-"""`ReferenceTower`: the complete tower spec in float32 numpy, one grid after the other."""
+"""`ReferenceTower`: the complete vision tower spec in float32 numpy, one grid after the other."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ from weft.model.weights import Weights
 class _Layer:
     qkv: Linear
     o: Linear
-    up: Linear  # with the gate's rows first if there is a gate
+    up: Linear  # if there is a gate, the gate's rows come first
     down: Linear
     attention_norm: Norm
     mlp_norm: Norm
@@ -43,7 +43,7 @@ class _Projection:
     down: Linear
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Maps [rows, input] to [rows, output]."""
+        """Returns the projection of [rows, input] as [rows, output]."""
         count = len(rows)
         if self.norm is not None:
             parts = rows.reshape(count, -1, self.spec.norm_size)
@@ -55,7 +55,7 @@ class _Projection:
 
 
 class ReferenceTower:
-    """Loaded weights of a tower."""
+    """Loaded weights of a vision tower."""
 
     def __init__(self, spec: TowerSpec, weights: Weights) -> None:
         self._spec = spec
@@ -68,11 +68,11 @@ class ReferenceTower:
         self._frequencies, self._axes = rotary_pairs(spec)
 
     def encode(self, inputs: TowerInputs) -> FloatArray:
-        """Returns the rows of all items; see `TowerRunner`."""
+        """Returns the tower's rows of all items, as `TowerRunner` describes them."""
         check_inputs(self._spec, inputs)
         sizes = [t * h * w for t, h, w in inputs.grids]
         parts = np.split(inputs.patches, np.cumsum(sizes)[:-1])
-        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own grid only
+        with np.errstate(all="ignore"):  # an overflow becomes NaN, only in its own grid
             rows = [self._encode(p, grid) for p, grid in zip(parts, inputs.grids, strict=True)]
         return np.concatenate(rows)
 
@@ -151,7 +151,7 @@ class _Reader:
         return np.require(self.weights[f"tower.{name}"].float32(), np.float32, ["C", "ALIGNED"])
 
     def linear(self, *names: str) -> Linear:
-        """Returns the linear layers of one input, joined; all of them have a bias, or none."""
+        """Returns the linear layers of one input, joined; either all of them have a bias, or none."""
         bias = None
         if f"tower.{names[0]}.bias" in self.weights:
             bias = np.concatenate([self.weights[f"tower.{name}.bias"].float32() for name in names])
@@ -170,7 +170,7 @@ class _Reader:
         return replace(norm, weight=norm.weight + np.float32(self.spec.projector_norm_offset))
 
     def layer(self, prefix: str) -> _Layer:
-        """Returns everything of one layer."""
+        """Returns all weights of one layer."""
         up = ("gate", "up") if self.spec.is_gated else ("up",)
         return _Layer(
             qkv=self.linear(*(prefix + name for name in ("q", "k", "v"))),
@@ -182,7 +182,7 @@ class _Reader:
         )
 
     def projection(self, spec: ProjectionSpec) -> _Projection:
-        """Returns everything of one projection."""
+        """Returns all weights of one projection."""
         prefix = f"project.{spec.name}."
         return _Projection(
             spec=spec,

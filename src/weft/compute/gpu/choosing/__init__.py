@@ -1,1 +1,1 @@
-"""Sampling on the card: constraints, draws, log-probabilities."""
+"""Sampling on the card: constraints, random choice, logprobs."""

@@ -13,7 +13,7 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """Rows before temperature and truncation, and rows for scoring, one for each choice."""
+    """Rows of logits after masks, bias and penalties, one row for each choice."""
 
     rows: torch.Tensor  # [choices, vocab]
     masked: torch.Tensor | None  # the rows after masking; None if no row is masked
@@ -22,14 +22,16 @@ class Constrained:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Tokens of choices, flat: entry i is token `tokens[i]` of row `rows[i]`."""
+    """Tokens of all choices in flat arrays: entry i is token `tokens[i]` of row `rows[i]`."""
 
     rows: torch.Tensor
     tokens: torch.Tensor
 
     @classmethod
     def of(cls, lists: Lists, vocab_size: int, field: str) -> "_Entries":
-        """A token that the logits do not have is a `ValueError`."""
+        """Returns the entries of `lists`; raises a `ValueError` that names `field` for a token outside the
+        vocabulary.
+        """
         values = lists.values
         if len(values) and not 0 <= int(values.min()) <= int(values.max()) < vocab_size:
             raise ValueError(f"{field} has a token beyond the {vocab_size} of the vocabulary")
@@ -39,7 +41,7 @@ class _Entries:
         return cls(both[0], both[1])
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of these entries."""
+        """Returns the logits at these entries."""
         return rows[self.rows, self.tokens]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
@@ -48,7 +50,7 @@ class _Entries:
 
 
 def constrain(logits: torch.Tensor, choices: Choices, sources: torch.Tensor) -> Constrained | None:
-    """Returns the rows after masks, bias and penalties; None if no choice has any."""
+    """Returns the rows after masks, bias and penalties; None if no choice has any of these."""
     lists = (choices.allowed, choices.forbidden, choices.forbidden_ends, choices.biased)
     numbers = (
         choices.repetition_penalty,
@@ -76,7 +78,7 @@ def constrain(logits: torch.Tensor, choices: Choices, sources: torch.Tensor) -> 
 
 
 def _is_finite(rows: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(rows.amax(1))  # a NaN anywhere makes the maximum NaN
+    return torch.isfinite(rows.amax(1))  # the maximum of a row with a NaN is NaN
 
 
 def _is_forced(choices: Choices, rows: torch.Tensor) -> torch.Tensor:
@@ -97,7 +99,7 @@ def _masked(rows: torch.Tensor, choices: Choices) -> torch.Tensor:
 
 
 def _take_out(rows: torch.Tensor, choices: Choices) -> None:
-    """Sets forbidden tokens to minus infinity; ignores a list that would leave a row without tokens."""
+    """Sets the logits of forbidden tokens to minus infinity; ignores a list that would forbid all tokens of a row."""
     vocab_size = rows.shape[1]
     if choices.allowed is not None:
         entries = _Entries.of(choices.allowed, vocab_size, "allowed")
@@ -123,7 +125,9 @@ def _favour(rows: torch.Tensor, choices: Choices) -> None:
 
 
 def _penalise(rows: torch.Tensor, choices: Choices) -> None:
-    """Repetition over all that was seen, each token once; frequency and presence over the output."""
+    """Applies the penalties: repetition for each token of prompt and output once, frequency and presence for the
+    output.
+    """
     if choices.repetition_penalty is not None and choices.seen is not None:
         entries = _Entries.of(choices.seen, rows.shape[1], "seen")
         penalty = to_card(choices.repetition_penalty)[entries.rows]
@@ -145,7 +149,7 @@ def _penalise(rows: torch.Tensor, choices: Choices) -> None:
 
 
 def _force(rows: torch.Tensor, unchanged: torch.Tensor, choices: Choices) -> None:
-    """Gives a forced token all of its row, whatever other settings say."""
+    """Leaves only the forced token in its row, whatever the other settings say."""
     forced = choices.forced_token_ids
     assert forced is not None
     if int(forced.max()) >= rows.shape[1]:
@@ -154,7 +158,7 @@ def _force(rows: torch.Tensor, unchanged: torch.Tensor, choices: Choices) -> Non
         )
     own = to_card(np.flatnonzero(forced >= 0))
     tokens = to_card(forced[forced >= 0].astype(np.int64))
-    # Above minus infinity, which stays for excluded tokens.
+    # Higher than minus infinity, which excluded tokens have.
     values = unchanged[own, tokens].clamp(min=torch.finfo(rows.dtype).min)
     rows[own] = _NEVER
     rows[own, tokens] = values

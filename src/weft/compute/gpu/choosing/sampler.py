@@ -1,6 +1,6 @@
 """`GpuSampler`: samples tokens and computes logprobs from logits on the card, for all rows of a step together.
 
-Only the results are copied to the host, once; `result` waits for that copy.
+Only the results are copied to the host, in one copy; `result` waits for this copy.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from weft.compute.gpu.steps.transfers import ToHost, to_card
 from weft.compute.protocols.sampler import Choices, Outcome
 from weft.core.values.logprobs import LogprobsMode
 
-_BLOCK = 4096  # tokens that one program handles
+_BLOCK = 4096  # number of tokens that one program handles
 _PROCESSED = (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Sampling parameters of all choices, on the card."""
+    """Sampling parameters of all choices, as tensors on the card."""
 
     rows: torch.Tensor  # int64
     keys: torch.Tensor
@@ -34,7 +34,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The lowest logit that may be drawn, and the last allowed token among those with exactly this logit."""
+    """The lowest logit that may be sampled, and the last allowed token among tokens with exactly this logit."""
 
     lowest: torch.Tensor  # [choices] float32
     last: torch.Tensor  # [choices] int32
@@ -42,7 +42,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SampledOnCard:
-    """A `Sampled` whose computation may still be running."""
+    """A `Sampled` on the card whose computation may still be running."""
 
     device_token_ids: torch.Tensor
     chosen: ToHost  # [2, choices]: tokens, and whether the rows are finite
@@ -80,7 +80,7 @@ class GpuSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Rows in the form in which they are scored."""
+    """Rows in the form in which their logprobs are computed."""
 
     logits: torch.Tensor
     mode: LogprobsMode
@@ -89,8 +89,9 @@ class _Seen:
     bounds: Bounds | None
 
     def rows(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """A copy of each of `rows` of the logits, as modified for the choice at its place; for a place of -1,
-        unmodified.
+        """Returns copies of the rows `rows` of the logits, each as modified for the choice at its place in `places`.
+
+        A row with the place -1 is unmodified.
         """
         seen = self.logits[rows]
         is_chosen = places >= 0
@@ -133,7 +134,7 @@ def _send_numbers(choices: Choices) -> _Numbers:
 
 
 def _at_own_rows(numbers: _Numbers) -> _Numbers:
-    """Returns the numbers for copied rows, with one row for each choice."""
+    """Returns the parameters for copied rows: choice i has row i."""
     rows = torch.arange(len(numbers.rows), device=numbers.rows.device)
     return _Numbers(
         rows, numbers.keys, numbers.temperatures, numbers.min_p, numbers.top_p, numbers.top_k
@@ -156,7 +157,7 @@ def _find_bounds(rows: torch.Tensor, numbers: _Numbers) -> Bounds:
 def _draw(
     rows: torch.Tensor, numbers: _Numbers, bounds: Bounds | None, constrained: Constrained | None
 ) -> torch.Tensor:
-    """[2, choices]: tokens, and whether rows are finite."""
+    """Returns [2, choices]: the token of each choice, and whether its row is finite."""
     count, vocab = len(numbers.rows), rows.shape[1]
     out = torch.empty((2, count), dtype=torch.int32, device=rows.device)
     if not count:

@@ -1,4 +1,4 @@
-"""Logprobs of rows on the card, with ranks: of given tokens, and of the best ones."""
+"""Logprobs of rows on the card, with ranks: of given tokens, and of the most likely tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,18 +13,19 @@ from weft.compute.protocols.runner import IntArray
 from weft.compute.protocols.sampler import Scores, Scoring
 from weft.core.values.logprobs import LogprobsMode
 
-_ROWS = 32  # rows scored at once, which bounds the float64 sums
-_FEW_BEST = 64  # for more best tokens, the rows are sorted
+_ROWS = 32  # number of rows that are computed at once, which bounds the float64 sums
+_FEW_BEST = 64  # above this number of best tokens, the rows are sorted
 _BLOCK = 4096
 _LOGITS = (LogprobsMode.RAW_LOGITS, LogprobsMode.PROCESSED_LOGITS)
-# Takes rows of the logits and places of choices; returns copies of the rows as they are scored.
+# A function from rows of the logits and places of choices to copies of the rows, in the form that is scored.
 See = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingScores:
-    """Scores that are being copied to the host. Each scored row has its given tokens, followed by places for its
-    best.
+    """Logprobs that are being copied to the host.
+
+    Each scored row has its given tokens, then places for its best ones.
     """
 
     num_given: IntArray  # [scored]
@@ -33,7 +34,7 @@ class PendingScores:
     is_finite: ToHost  # [scored]
 
     def result(self) -> Scores:
-        """Waits for the scores; the best tokens are those with a probability above 0."""
+        """Waits for the logprobs and returns them; the best tokens are tokens with a probability above 0."""
         token_ids, bits, ranks = self.packed.wait()
         values = bits.view(np.float32)
         counts = self.num_given + self.num_best
@@ -50,7 +51,10 @@ class PendingScores:
 def score(
     see: See, scoring: Scoring, chosen: torch.Tensor, mode: LogprobsMode, vocab_size: int
 ) -> PendingScores:
-    """Score all rows; `chosen` [2, choices] are the tokens that were chosen, and whether their rows are finite."""
+    """Computes the logprobs of all rows.
+
+    `chosen` [2, choices] has the chosen tokens, and whether their rows are finite.
+    """
     is_chosen = scoring.choices >= 0
     num_given = np.diff(scoring.given.starts) + is_chosen
     num_best = np.where(scoring.num_best < 0, vocab_size, np.minimum(scoring.num_best, vocab_size))
@@ -82,7 +86,7 @@ def _log_softmax(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _given(scoring: Scoring, own: slice, chosen: torch.Tensor) -> torch.Tensor:
-    """The given tokens of these rows in one array; in each row the chosen token comes first."""
+    """Returns the given tokens of these rows in one array; in each row the chosen token comes first."""
     starts = scoring.given.starts
     choices = scoring.choices[own]
     flat: list[int] = []  # the chosen token is marked by -1 - its choice
@@ -98,7 +102,7 @@ def _given(scoring: Scoring, own: slice, chosen: torch.Tensor) -> torch.Tensor:
 def _pack(
     values: torch.Tensor, given: torch.Tensor, num_given: NDArray[np.int_], num_best: IntArray
 ) -> torch.Tensor:
-    """[3, entries] of these rows, in the layout of `PendingScores`."""
+    """Returns [3, entries] for these rows, in the layout of `PendingScores`."""
     owners = to_card(np.repeat(np.arange(len(num_given)), num_given))
     own = values[owners, given]
     ranks = _ranks(values, owners, own)
@@ -119,7 +123,7 @@ def _pack(
 
 
 def _ranks(values: torch.Tensor, owners: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """Counts the tokens of each row that have at least each value."""
+    """Returns, for each value, the number of tokens of its row that have at least this value."""
     counts = [
         (values[owners[i : i + _ROWS]] >= own[i : i + _ROWS, None]).sum(1, dtype=torch.int32)
         for i in range(0, len(own), _ROWS)
@@ -128,7 +132,9 @@ def _ranks(values: torch.Tensor, owners: torch.Tensor, own: torch.Tensor) -> tor
 
 
 def _best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest values of each row, best first, smaller ids first among equals: tokens and values, [rows, count]."""
+    """Returns tokens and values of each row's largest values, [rows, count], best first; of equal values the smaller
+    id.
+    """
     if count > _FEW_BEST:
         found, tokens = torch.sort(values, dim=1, descending=True, stable=True)
         return tokens[:, :count], found[:, :count].contiguous()

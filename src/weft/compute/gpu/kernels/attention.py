@@ -1,7 +1,7 @@
-"""Paged attention: keys in parts of a fixed length, each with its own softmax, merged in order.
+"""Paged attention: the keys are divided into parts of a fixed length, each with its own softmax, merged in order.
 
-`lone_rows` takes sequences with one row in the step, `tiles_of_rows` several rows of a sequence. Both go through a part
-in the same tiles of keys. Keys that a row does not see change no bit of it.
+`lone_rows` computes sequences with one row in the step, `tiles_of_rows` several rows of a sequence. Both process a part
+in the same tiles of keys. Keys that a row does not attend to change no bit of its result.
 """
 
 import triton
@@ -34,8 +34,9 @@ def add_keys(
     HAS_CAP: tl.constexpr,
     IS_SEEN: tl.constexpr,
 ):
-    """Adds a tile of keys from `first` on to the running softmax; keys from `stop` on are not read. `IS_SEEN` says
-    that all rows see all keys.
+    """Adds a tile of keys, from `first` on, to the running softmax; keys from `stop` on are not read.
+
+    `IS_SEEN`: all rows attend to all keys of the tile.
     """
     c = tl.arange(0, BLOCK_D)
     keys = first + tl.arange(0, BN)
@@ -68,7 +69,7 @@ def add_keys(
 
 @triton.jit
 def merge(m, total, acc, m2, total2, acc2):
-    """Merges two parts; a part without keys changes nothing."""
+    """Merges the softmax states of two parts; a part without keys changes nothing."""
     highest = tl.maximum(m, m2)
     base = tl.where(highest == float("-inf"), 0.0, highest)
     a = tl.exp2(m - base)
@@ -78,7 +79,7 @@ def merge(m, total, acc, m2, total2, acc2):
 
 @triton.jit
 def weighed(m, total, acc, SINKS, head, is_real, HAS_SINKS: tl.constexpr):
-    """The mean of values, with the head's sink among the weights."""
+    """Returns the weighted mean of the values, with the head's sink among the weights."""
     if HAS_SINKS:
         sink = tl.load(SINKS + head, mask=is_real, other=0.0) * 1.4426950408889634
         highest = tl.maximum(m, sink)
@@ -90,5 +91,5 @@ def weighed(m, total, acc, SINKS, head, is_real, HAS_SINKS: tl.constexpr):
 
 @triton.jit
 def first_key(position, WINDOW: tl.constexpr):
-    """The first key that a row sees."""
+    """Returns the position of the first key that a row attends to."""
     return tl.maximum(position - (WINDOW - 1), 0) if WINDOW > 0 else position * 0

@@ -1,4 +1,4 @@
-"""Attention of sequences with one row in the step: their parts of keys are computed in parallel."""
+"""Attention of sequences with one row in the step: the parts of their keys are computed in parallel."""
 
 import triton
 import triton.language as tl
@@ -28,7 +28,7 @@ def _merge_parts(
     PARTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
-    """OUT of the parts of a row that `lone_rows` has left, for the heads that share keys."""
+    """Merges the parts of a row that `lone_rows` has written, and writes OUT for the heads that share keys."""
     GROUP: tl.constexpr = HQ // HK
     g = tl.arange(0, BLOCK_G)
     c = tl.arange(0, BLOCK_D)
@@ -93,10 +93,10 @@ def lone_rows(
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Computes OUT of row ROWS[i], for all heads that share keys: each program computes a part, and the last one to
-    finish merges all.
+    """Computes OUT of row ROWS[i], for all heads that share keys.
 
-    DONE [lone rows, HK] counts finished parts, and is reset to 0 by the last.
+    Each program computes one part, and the last program to finish merges all parts. DONE [lone rows, HK] counts
+    finished parts; the last program resets it to 0.
     """
     if PDL:
         gdc_wait()

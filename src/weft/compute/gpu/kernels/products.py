@@ -1,8 +1,8 @@
-"""Products of rows and a matrix: parts of the depth by a fixed rule, each summed from its first column to its last.
+"""Products of rows and a matrix: the depth is divided into parts by a fixed rule, each summed from its first column on.
 
-`few_rows` computes the parts of a product side by side, `many_rows` side by side or one after the other; whoever
-reads parts adds them in order. So a row's numbers depend on the matrix alone. The tensor cores take tiles of the
-matrix on the side of 64 rows in `few_rows`, so that one row of a step costs no more than its memory.
+`few_rows` computes the parts of a product in parallel, `many_rows` in parallel or one after the other; kernels that
+read parts add them in order. So a row's numbers depend only on the matrix. In `few_rows` the tensor cores take tiles of
+the matrix on their side of 64 rows, so that one row of a step costs no more than reading the matrix.
 """
 
 import triton
@@ -12,13 +12,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def tanh(x):
-    """Tanh in float32, by the exponential: the interpreter has no tanh."""
+    """Returns tanh in float32, computed with the exponential function: the interpreter has no tanh."""
     return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
 
 
 @triton.jit
 def _erf(x):
-    """Error function, by the formula of `weft.compute.arithmetic.activations`."""
+    """Returns the error function, by the formula of `weft.compute.arithmetic.activations`."""
     x = tl.minimum(tl.maximum(x, -3.92), 3.92)
     q = x * x
     above = (
@@ -34,7 +34,7 @@ def _erf(x):
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """Applies an `Activation` in float32."""
+    """Returns the `Activation` of each element, in float32."""
     if ACTIVATION == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu":
@@ -53,7 +53,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def middle(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
-    """Activation of a gated MLP, applied to its gate and up products."""
+    """Returns the activation of a gated MLP from its gate and up products."""
     if LIMIT > 0:
         gate = tl.minimum(gate, LIMIT)
         up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
@@ -78,7 +78,7 @@ def _finish(
     CAP: tl.constexpr,
     IS_TURNED: tl.constexpr,
 ):
-    """Converts the sums of a tile to the stored values; `KIND` is "parts", "gated", "plain" (an MLP without gate) or
+    """Returns the values to store of a tile's sums; `KIND` is "parts", "gated", "plain" (an MLP without gate) or
     "head".
     """
     if HAS_BIAS:
@@ -124,9 +124,10 @@ def few_rows(
     EVEN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """OUT [parts, M, N]: rows X [M, K] times W [N, K], each part of KS columns by itself.
+    """Computes OUT [parts, M, N]: rows X [M, K] times W [N, K], each part of KS columns separately.
 
-    Of "gated" W has the gates' N rows and then as many more; OUT is one part in the type of rows, but of "head".
+    For "gated", W has the N rows of the gate, then N more rows. For all kinds but "parts", OUT is one part in the type
+    of rows, or for "head" in float32.
     """
     part = tl.program_id(1)
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -172,7 +173,7 @@ def few_rows(
 
 @triton.jit
 def _tile_of(place, num_m, num_n, GROUP: tl.constexpr):
-    """Which tile a program computes: neighbours share rows of the matrix, and of the step."""
+    """Returns the tile that a program computes: neighbouring programs share rows of the matrix, and of the step."""
     of_group = GROUP * num_n
     first = place // of_group * GROUP
     size = tl.minimum(num_m - first, GROUP)
@@ -192,7 +193,7 @@ def _add_to(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Stores sums, added to earlier ones if `is_more`; in two halves, to save registers."""
+    """Stores the sums of a tile, added to the earlier sums if `is_more`; in two halves, to save registers."""
     HALF: tl.constexpr = BN // 2
     left, right = tl.split(tl.permute(tl.reshape(sums, (BM, 2, HALF)), (0, 2, 1)))
     rows = first_row + tl.arange(0, BM)[:, None]
@@ -231,7 +232,9 @@ def many_rows(
     IS_SERIAL: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Product for steps of many rows; with `IS_SERIAL` the parts are added in order and OUT has a single part."""
+    """Computes the product for steps of many rows; with `IS_SERIAL` the parts are added in order, and OUT has one
+    part.
+    """
     pm, pn = _tile_of(tl.program_id(0), tl.cdiv(M, BM), tl.cdiv(N, BN), 8)
     rm = pm * BM + tl.arange(0, BM)
     rn = pn * BN + tl.arange(0, BN)
@@ -264,7 +267,7 @@ def many_rows(
         if PDL and (turn == PARTS - 1 or not IS_SERIAL):
             gdc_launch_dependents()
         if PARTS > 1 and IS_SERIAL:
-            tl.debug_barrier()  # partial sums are kept in memory, because registers cannot hold two
+            tl.debug_barrier()  # partial sums are in memory, because registers cannot hold both
             _add_to(OUT, pm * BM, pn * BN, acc, M, N, out_stride, turn > 0, BM, BN)
         else:
             acc = _finish(

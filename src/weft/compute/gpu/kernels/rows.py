@@ -1,4 +1,4 @@
-"""Kernels on whole rows: the beginning of a step, and the work between products around the residual stream."""
+"""Kernels on whole rows: the beginning of a step, and the work between products on the residual stream."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def take_tokens(IDS, SOURCES, SAMPLED, M, BLOCK: tl.constexpr):
-    """Sets the token of rows whose token the previous step has sampled; SOURCES has its index, or -1."""
+    """Sets the token ids of rows whose token the previous step has sampled; SOURCES has the token's index, or -1."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     source = tl.load(SOURCES + row, mask=row < M, other=-1)
     tl.store(IDS + row, tl.load(SAMPLED + source, mask=source >= 0, other=0), mask=source >= 0)
@@ -46,7 +46,7 @@ def enter(
 
 @triton.jit
 def norm_row(x, WEIGHT, BIAS, c, is_real, H, eps, IS_LAYER: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """A row brought to mean square 1, or to mean 0 and variance 1, and scaled."""
+    """Returns a row scaled to mean square 1, or to mean 0 and variance 1, then multiplied by the weight."""
     if IS_LAYER:
         x = tl.where(is_real, x - tl.sum(x, 0) / H, 0.0)
     y = x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * tl.load(WEIGHT + c, mask=is_real, other=0.0)
@@ -84,9 +84,9 @@ def add_norm(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Adds a product's parts P to the residual stream R, and makes Y of it: what the next product takes.
+    """Adds a product's parts P to the residual stream R, and writes Y, the normed input of the next product.
 
-    The norms are those of `NormPlacement`. `IS_PICKED`: row i of Y is of row ROWS[i], and R stays as it is.
+    The norms follow `NormPlacement`. With `IS_PICKED`, row i of Y is made from row ROWS[i], and R is unchanged.
     """
     if PDL:
         gdc_wait()
@@ -145,7 +145,7 @@ def heads(
     BS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """From the parts P of the product of q, k and v to Q [rows, HQ, D], and to a slot of KEYS and VALUES.
+    """Computes Q [rows, HQ, D] and a slot of KEYS and VALUES from the parts P of the product of q, k and v.
 
     A pool is [blocks, HK, BS, D]. `NORM` is a `QkNorm`; WEIGHT [HQ + HK, D] has a row for each head.
     """

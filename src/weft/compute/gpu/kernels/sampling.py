@@ -1,4 +1,4 @@
-"""Choices from rows of logits: the numbers of `tests.doubles.processed`, and the noise of decision 0003."""
+"""Sampling from rows of logits: the same numbers as `tests.doubles.processed`, and the noise of decision 0003."""
 
 import triton
 import triton.language as tl
@@ -6,21 +6,21 @@ import triton.language as tl
 
 @triton.jit
 def _order(x):
-    """Integers in the order of the floats; both zeros are equal."""
+    """Returns integers in the same order as the floats; both zeros give the same integer."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _value(order):
-    """The float of such an integer."""
+    """Returns the float of an integer that `_order` has returned."""
     bits = order ^ ((order >> 31) & 0x7FFFFFFF)
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _measure(row, vocab, lowest, temperature, best, IS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
-    """Counts the logits whose order is `lowest` or more, or sums their weights, in float64."""
+    """Returns the number of logits whose order is at least `lowest`, or the sum of their weights, in float64."""
     total = tl.zeros((BLOCK,), tl.float64)
     for first in range(0, vocab, BLOCK):
         token = first + tl.arange(0, BLOCK)
@@ -37,7 +37,9 @@ def _measure(row, vocab, lowest, temperature, best, IS_WEIGHT: tl.constexpr, BLO
 def _lowest(
     row, vocab, goal, floor, temperature, best, IS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The highest order from which on there are as many logits, or as much weight, as `goal`; `floor` at least."""
+    """Returns the highest order, at least `floor`, above which there are as many logits, or as much weight, as
+    `goal`.
+    """
     lowest = tl.full((), -2147483648, tl.int64)
     for turn in range(32):
         tried = lowest + (tl.full((), 2147483648, tl.int64) >> turn)
@@ -63,7 +65,9 @@ def find_bounds(
     stride,
     BLOCK: tl.constexpr,
 ):
-    """Finds what min-p, top-k and top-p allow: logits above BOUNDS, and logits equal to it up to token LAST."""
+    """Finds the tokens that min-p, top-k and top-p allow: logits above BOUNDS, and logits equal to it up to token
+    LAST.
+    """
     own = tl.program_id(0)
     temperature = tl.load(TEMPERATURES + own)
     min_p = tl.load(MIN_P + own)
@@ -95,7 +99,7 @@ def find_bounds(
         floor = _lowest(row, vocab, goal, floor, temperature, best, True, BLOCK)
         above = _measure(row, vocab, floor + 1, temperature, best, True, BLOCK)
         weight = tl.exp(_value(floor.to(tl.int32)).to(tl.float64) / temperature - best)
-        # Number of tokens equal to the bound that are kept.
+        # Number of allowed tokens among those equal to the bound.
         wanted = tl.maximum(tl.ceil((goal - above) / weight), 1.0)
         found = tl.full((), 0, tl.int32)
         for first in range(0, vocab, BLOCK):
@@ -112,7 +116,7 @@ def find_bounds(
 
 @triton.jit
 def _noise(key, token):
-    """Standard Gumbel noise of each token, float64; SplitMix64's finaliser of a counter."""
+    """Returns standard Gumbel noise of each token in float64, from SplitMix64's finaliser of a counter."""
     bits = key + (token.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
@@ -137,10 +141,9 @@ def draw_blocks(
     HAS_BOUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Finds the best token of each block of a row, with noise if there is a temperature: BEST, TOKENS [choices,
-    blocks].
+    """Finds the best token of each block of a row, with noise if the temperature is not 0.
 
-    HIGHEST is the largest logit of a block, or NaN if it contains one.
+    Writes BEST and TOKENS [choices, blocks]. HIGHEST is the largest logit of a block, or NaN if the block contains NaN.
     """
     own = tl.program_id(1)
     block = tl.program_id(0)
@@ -179,7 +182,9 @@ def draw(
     HAS_FLAGS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """OUT [2, choices]: the token of each choice, the first of equal ones; and whether its row is valid."""
+    """Computes OUT [2, choices]: the token of each choice, the first one of equal tokens, and whether its row is
+    valid.
+    """
     own = tl.program_id(0)
     block = tl.arange(0, BLOCK)
     is_block = block < num_blocks
@@ -197,14 +202,15 @@ def draw(
         is_finite = ((not is_none) & (top < float("inf")) & (top > float("-inf"))).to(tl.int32)
     tl.store(
         OUT + own, tl.minimum(token, vocab - 1)
-    )  # a valid number for the next rows to read, whatever the row contains
+    )  # a valid token id, which the next step may read, whatever the row contains
     tl.store(OUT + num_choices + own, is_finite)
 
 
 @triton.jit
 def find_best(VALUES, TOKENS, FOUND, num_best, vocab, BLOCK: tl.constexpr):
-    """Finds the `num_best` largest values of each row of VALUES, best first, smaller ids first among equals; TOKENS,
-    FOUND [rows, num_best].
+    """Finds the `num_best` largest values of each row of VALUES, best first, of equal values the smaller id first.
+
+    Writes TOKENS and FOUND [rows, num_best].
     """
     own = tl.program_id(0).to(tl.int64)
     row = VALUES + own * vocab

@@ -1,4 +1,4 @@
-"""Attention of several rows of a sequence: their parts of keys are computed one after the other."""
+"""Attention of several rows of a sequence: the parts of their keys are computed one after the other."""
 
 import triton
 import triton.language as tl
@@ -36,7 +36,7 @@ def tiles_of_rows(
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Computes OUT of rows [TILE_ROWS[i], TILE_ENDS[i]), together for all heads that share keys."""
+    """Computes OUT of the rows [TILE_ROWS[i], TILE_ENDS[i]), together for all heads that share keys."""
     if PDL:
         gdc_wait()
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # tiles with the most keys start first
@@ -63,7 +63,7 @@ def tiles_of_rows(
     m = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, BLOCK_D), tl.float32)
-    # The keys from `clear` to `full` are visible to all rows; both are multiples of a tile.
+    # All rows attend to the keys from `clear` to `full`; both are multiples of a tile.
     clear = (tl.maximum(stop - WINDOW, 0) + BN - 1) // BN * BN if WINDOW > 0 else 0
     full = (tl.load(POSITIONS + first_row) + 1) // BN * BN
     for start in range(seen // PART * PART, stop, PART):

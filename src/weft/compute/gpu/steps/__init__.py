@@ -1,1 +1,1 @@
-"""Steps on the card: inputs, graphs, transfers."""
+"""Steps on the card: input arrays, graphs, transfers."""

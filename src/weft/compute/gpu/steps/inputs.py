@@ -11,7 +11,7 @@ _NUM_HOST_BUFFERS = 3  # maximum number of steps whose arrays are being copied
 
 
 class Inputs:
-    """A buffer of `size` numbers on the card, whose address graphs use, and buffers in pinned memory."""
+    """A buffer of `size` numbers on the card, whose address graphs contain, and buffers in pinned host memory."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -26,11 +26,11 @@ class Inputs:
         self._arrays: dict[StepShape, StepArrays] = {}
 
     def has_room(self, size: int) -> bool:
-        """True if the buffer holds a step of this many numbers."""
+        """True if the buffer is large enough for a step of this many numbers."""
         return size <= self._size
 
     def send(self, shape: StepShape, batch: Batch, layout: Layout, spare_slot: int) -> StepArrays:
-        """Copies a batch to the card, in stream order."""
+        """Copies the arrays of a batch to the card, in stream order, and returns them."""
         self._turn = (self._turn + 1) % _NUM_HOST_BUFFERS
         host, copied = self._host[self._turn], self._copied[self._turn]
         if copied is not None:

@@ -1,5 +1,6 @@
-"""`StepArrays`: the arrays of a step for the kernels. `pack` writes them into one buffer, which is copied to the card
-at once.
+"""`StepArrays`: the arrays of a step for the kernels.
+
+`pack` writes the arrays into one buffer, which is copied to the card in one transfer.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _NOTHING = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """Padded sizes of a step, for which a graph is captured. Padding rows write to a block that no sequence has."""
+    """Padded sizes of a step, for which a graph is captured. Padding rows write to a block that no sequence uses."""
 
     num_rows: int
     num_wanted: int
@@ -26,7 +27,7 @@ class StepShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Numbers of each array in the buffer, in their order; tables follow."""
+        """Number of values of each array, in the order of the buffer; block tables follow."""
         return {
             "table_stride": 1,
             "token_ids": self.num_rows,
@@ -43,13 +44,13 @@ class StepShape:
 
     @property
     def table_start(self) -> int:
-        """Start of the block tables in the buffer."""
+        """Offset of the block tables in the buffer."""
         return sum(self.sizes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """Views of a buffer on the card, int32. Of padding lone rows are -1, and tiles are empty."""
+    """Views of a buffer on the card, int32. Padding entries of lone rows are -1, and padding tiles are empty."""
 
     shape: StepShape
     token_ids: torch.Tensor  # [rows]
@@ -99,7 +100,7 @@ class StepArrays:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The rows of a batch by kind of attention: sequences with one row, and tiles of other rows."""
+    """The rows of a batch by kind of attention: sequences with one row, and tiles of several rows."""
 
     lone_rows: IntArray
     lone_sequences: IntArray
@@ -109,7 +110,7 @@ class Layout:
 
     @classmethod
     def of(cls, batch: Batch, rows_of_tile: int) -> Self:
-        """Computes the layout of a batch."""
+        """Returns the layout of a batch."""
         starts, ends = batch.query_starts[:-1], batch.query_starts[1:]
         is_lone = ends - starts == 1
         lone = np.flatnonzero(is_lone).astype(np.int32)
@@ -125,7 +126,7 @@ def pack(
     buffer: NDArray[np.int32], shape: StepShape, batch: Batch, layout: Layout, spare_slot: int
 ) -> int:
     """Writes a batch, padded to `shape`, into the buffer; returns the number of used entries."""
-    arrays: dict[str, tuple[IntArray, int]] = {  # and the value that pads each array
+    arrays: dict[str, tuple[IntArray, int]] = {  # each with the value that pads it
         "table_stride": (np.array([batch.block_tables.shape[1]], np.int32), 0),
         "token_ids": (batch.token_ids, 0),
         "token_sources": (_NOTHING if batch.token_sources is None else batch.token_sources, -1),

@@ -1,4 +1,4 @@
-"""The sizes that steps are padded to: few enough that each is captured as a graph once and met again."""
+"""The sizes that steps are padded to: so few that each captured graph is used repeatedly."""
 
 from bisect import bisect_left
 
@@ -6,7 +6,7 @@ from weft.compute.gpu.launches import power_of_two
 from weft.compute.gpu.steps.step import Layout, StepShape
 from weft.compute.protocols.runner import Batch
 
-# Padded numbers of rows of steps with one row per sequence; neighbours differ by at most one tile.
+# Padded numbers of rows for steps with one row per sequence; neighbours differ by at most one tile.
 _LONE_ROWS = (
     1,
     2,
@@ -35,7 +35,7 @@ _SEQUENCES = (16, 64, 256, 512)
 
 
 def exact_shape(batch: Batch, layout: Layout, part: int) -> StepShape:
-    """The shape of a step without padding."""
+    """Returns the shape of a step without padding."""
     return StepShape(
         num_rows=len(batch.token_ids),
         num_wanted=len(batch.logit_rows),
@@ -46,7 +46,9 @@ def exact_shape(batch: Batch, layout: Layout, part: int) -> StepShape:
 
 
 def padded_shape(batch: Batch, layout: Layout, part: int) -> StepShape | None:
-    """The next larger padded shape; None for a step so large, or so rare, that a graph does not pay off."""
+    """Returns the next larger padded shape; None for a step so large, or so rare, that a graph is not worth its
+    capture.
+    """
     rows, wanted, lone = len(batch.token_ids), len(batch.logit_rows), len(layout.lone_rows)
     parts = power_of_two(_num_parts(batch, layout, part))
     if lone == rows:
@@ -61,7 +63,7 @@ def padded_shape(batch: Batch, layout: Layout, part: int) -> StepShape | None:
 
 
 def _num_parts(batch: Batch, layout: Layout, part: int) -> int:
-    """Parts of keys of the longest sequence with one row."""
+    """Returns the number of parts of keys of the longest sequence with one row."""
     if not len(layout.lone_rows):
         return 1
     return int(batch.positions[layout.lone_rows].max()) // part + 1

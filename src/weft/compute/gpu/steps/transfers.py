@@ -1,4 +1,4 @@
-"""Asynchronous copies of small arrays to the card and back; the host waits only when it reads them."""
+"""Asynchronous copies of small arrays to the card and back; the host waits only when it reads the values."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,7 +12,7 @@ from weft.compute.gpu.card import is_interpreted
 
 
 def to_card(values: NDArray[Any]) -> torch.Tensor:
-    """A copy on the card, in stream order."""
+    """Returns a copy of the array on the card, copied in stream order."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     if is_interpreted():
         return tensor.clone()
@@ -24,11 +24,11 @@ class ToHost:
     """A tensor that is being copied to the host."""
 
     host: torch.Tensor
-    copied: Any  # an event; None without a card
+    copied: Any  # event after the copy; None without a card
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
-        """Starts the copy."""
+        """Starts the copy of a tensor to the host."""
         if is_interpreted():
             return cls(tensor.clone(), None)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -38,7 +38,7 @@ class ToHost:
         return cls(host, copied)
 
     def wait(self) -> NDArray[Any]:
-        """Waits for the copy and returns its numbers."""
+        """Waits for the copy and returns its values."""
         if self.copied is not None:
             self.copied.synchronize()
         values: NDArray[Any] = self.host.numpy()
