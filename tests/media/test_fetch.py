@@ -90,9 +90,9 @@ async def test_data_urls_need_no_leave():
         ("data:image/png;base64", "form data:TYPE;base64,DATA"),
         ("data:image/png;base64,%%%", "is not base64"),
         ("data:image/png;base64,", "is empty"),
-        ("ftp://host/a.png", "begins with data:"),
-        ("no url at all", "begins with data:"),
-        ("", "begins with data:"),
+        ("ftp://host/a.png", "begin with data:"),
+        ("no url at all", "begin with data:"),
+        ("", "begin with data:"),
     ],
 )
 async def test_what_is_no_address_is_refused(url, words):
@@ -212,7 +212,7 @@ async def test_a_circle_of_redirects_ends():
     move = b"HTTP/1.1 302 Found\r\nconnection: close\r\nlocation: http://127.0.0.1:PORT/\r\n\r\n"
     async with answering(move) as (port, asked):
         reason = await refusal(f"http://127.0.0.1:{port}/", domains=["127.0.0.1"])
-    assert "redirects too often" in reason
+    assert "redirects more than" in reason
     assert len(asked) == PATIENT.max_redirects + 1
 
 
@@ -222,7 +222,7 @@ async def test_redirects_stay_with_http(target):
     move = f"HTTP/1.1 301 Moved\r\nconnection: close\r\nlocation: {target}\r\n\r\n".encode()
     async with answering(move) as (port, _):
         reason = await refusal(f"http://127.0.0.1:{port}/", domains=["127.0.0.1"])
-    assert "no http or https URL" in reason or "redirects too often" in reason
+    assert "must be an http or https URL" in reason or "redirects more than" in reason
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_a_server_that_stops_sending_is_left():
     slow = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"
     async with answering(slow, then_hangs=True) as (port, _):
         reason = await refusal(f"http://127.0.0.1:{port}/a", domains=["127.0.0.1"], limits=LIMITS)
-    assert "have not all been sent within 0.2 s" in reason
+    assert "takes longer than 0.2 s" in reason
 
 
 async def test_secrets_of_an_address_stay_out_of_messages():

@@ -1,1 +1,1 @@
-"""Media of prompts: from sources that callers name to bytes that an engine decodes."""
+"""Media of prompts: from the sources that callers name to bytes that an engine decodes."""

@@ -1,4 +1,4 @@
-"""Downloads of media: from allowed hosts only, at addresses that may be asked, and no more than fits."""
+"""Downloads of media: only from allowed hosts, only from allowed addresses, and only up to the size limit."""
 
 import asyncio
 import socket
@@ -15,17 +15,20 @@ _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "weft"
 
 
 class Downloader:
-    """Downloads media; used on one event loop. Ignores proxies and passwords of the environment."""
+    """Downloads media over HTTP; used on one event loop. Ignores proxies and passwords in the environment."""
 
     def __init__(self, sources: MediaSources) -> None:
         self._sources = sources
         self._client: httpx2.AsyncClient | None = None
 
     async def get(self, url: str, what: str, max_bytes: int) -> bytes:
-        """Downloads `url`; every failure is a `BadRequest` that names `what` was to be downloaded."""
+        """Returns the bytes at `url`, at most `max_bytes`.
+
+        Every failure is a `BadRequest`; `what` is the name of the request's field or modality in the message.
+        """
         try:
             return await self._get(url, what, max_bytes)
-        # a host name may be invalid, which shows as an encoding error
+        # an invalid host name raises an encoding error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
             reason = type(error).__name__
             raise BadRequest(what, f"{what}: {shown(url)} cannot be fetched: {reason}") from error
@@ -43,13 +46,21 @@ class Downloader:
                 if response.status_code not in _REDIRECTS:
                     return await _body(response, what, url, max_bytes)
                 target = target.join(response.headers.get("location", ""))
-        raise BadRequest(what, f"{what}: {shown(url)} redirects too often")
+        raise BadRequest(
+            what,
+            f"{what}: {shown(url)} redirects more than {self._sources.limits.max_redirects} times",
+        )
 
     async def _request(self, url: httpx2.URL, what: str) -> httpx2.Request:
-        """To an address that was looked at: a second look-up of the name could have another answer."""
+        """Returns a request to an address of the host that was checked.
+
+        The request names the address, not the host: a second DNS lookup could give another address.
+        """
         host = url.host.lower().rstrip(".")
         if url.scheme not in ("http", "https") or not host:
-            raise BadRequest(what, f"{what}: {shown(str(url))} is no http or https URL of a host")
+            raise BadRequest(
+                what, f"{what}: {shown(str(url))} must be an http or https URL with a host"
+            )
         if host not in self._sources.domains:
             raise BadRequest(
                 what,
@@ -59,7 +70,7 @@ class Downloader:
         if url.port is not None and not 0 < url.port < 2**16:
             raise BadRequest(what, f"{what}: the port of a URL must be 1 to 65535, not {url.port}")
         if url.userinfo:
-            raise BadRequest(what, f"{what}: a URL with a user name or a password is not fetched")
+            raise BadRequest(what, f"{what}: a URL must not contain a user name or a password")
         address = await self._address(host, url, what)
         extensions: dict[str, Any] = {"sni_hostname": host}
         return self._connections().build_request(
@@ -77,7 +88,7 @@ class Downloader:
             if self._sources.allows_address(host, address):
                 return address
         raise BadRequest(
-            what, f"{what}: {host[:100]!r} has a private address, so {DOMAINS} must name it"
+            what, f"{what}: {host[:100]!r} has a private address that {DOMAINS} does not allow"
         )
 
     def _connections(self) -> httpx2.AsyncClient:
@@ -107,12 +118,12 @@ async def _body(response: httpx2.Response, what: str, url: str, max_bytes: int) 
 
 
 def too_large(what: str, max_bytes: int) -> BadRequest:
-    """The error for media beyond the remaining size."""
+    """Returns the error for media that exceed the remaining size."""
     return BadRequest(
         what, f"{what}: the media are too large: {max_bytes} more bytes are allowed in this prompt"
     )
 
 
 def shown(url: str) -> str:
-    """The beginning of a URL for messages, without parts that may be secret."""
+    """Returns the beginning of a URL for messages, without its query, which may be secret."""
     return ascii(url.partition("?")[0][:100])

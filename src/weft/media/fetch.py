@@ -20,15 +20,16 @@ _SCHEMES = "data:, http:, https: or file:"
 
 
 class MediaFetcher:
-    """Used by one event loop."""
+    """Fetches the media of prompts. Used on one event loop."""
 
     def __init__(self, sources: MediaSources) -> None:
         self._sources = sources
         self._downloader = Downloader(sources)
 
     async def fetch(self, media: Media) -> Media:
-        """Returns the media with their bytes, except for items known by uuid alone; `BadRequest` if an item cannot be
-        fetched.
+        """Returns the media with their bytes, except for items that have only a uuid.
+
+        Raises `BadRequest` for an item that cannot be fetched.
         """
         limits = self._sources.limits
         try:
@@ -37,16 +38,16 @@ class MediaFetcher:
         except TimeoutError:
             raise BadRequest(
                 FIELD,
-                f"the media of this prompt have not all been sent within {limits.timeout_s:g} s",
+                f"media: fetching the media of this prompt takes longer than {limits.timeout_s:g} s",
             ) from None
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Closes the connections to media servers."""
         await self._downloader.aclose()
 
     async def _fetch(self, media: Media, num_left: int) -> Media:
         items: list[MediaItem] = []
-        # One after the other: the bytes left for the next item are known after this one.
+        # Sequentially: each item reduces the number of bytes that are left for the next one.
         for item in media.items:
             data = item.data if item.url is None else await self._read(item.url, item, num_left)
             num_left -= len(data or b"")
@@ -69,11 +70,11 @@ class MediaFetcher:
                 return await asyncio.to_thread(
                     read_file_url, url, what, max_bytes, self._sources.directory
                 )
-        raise BadRequest(what, f"{what}: a URL begins with {_SCHEMES}, got {shown(url)}")
+        raise BadRequest(what, f"{what}: a URL must begin with {_SCHEMES}, got {shown(url)}")
 
 
 def read_data_url(url: str, what: str, max_bytes: int) -> bytes:
-    """The bytes of a `data:` URL in base64."""
+    """Returns the bytes in a base64 `data:` URL; raises `BadRequest` for an invalid URL or more than `max_bytes`."""
     head, comma, text = url.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise BadRequest(
@@ -91,7 +92,10 @@ def read_data_url(url: str, what: str, max_bytes: int) -> bytes:
 
 
 def read_file_url(url: str, what: str, max_bytes: int, directory: Path | None) -> bytes:
-    """The bytes of a regular file below the allowed directory, links followed before that is judged."""
+    """Returns the bytes of a regular file below the allowed directory.
+
+    Symbolic links are resolved before the check that the file is below the directory.
+    """
     if directory is None:
         raise BadRequest(
             what, f"{what}: this server reads no local files; it was started without {LOCAL_PATH}"
@@ -104,7 +108,7 @@ def read_file_url(url: str, what: str, max_bytes: int, directory: Path | None) -
             data = _read_regular(handle, max_bytes)
         finally:
             os.close(handle)
-    except (OSError, ValueError):  # a path may contain characters that no path allows
+    except (OSError, ValueError):  # the path contains characters that no path may contain
         raise BadRequest(
             what, f"{what}: {shown(url)} is no file below the directory of {LOCAL_PATH}"
         ) from None
@@ -121,12 +125,12 @@ def _open_below(directory: Path, url: str) -> int | None:
     path = Path(os.path.realpath(name))
     if directory not in path.parents:
         return None
-    # Refuses a link that has replaced the file meanwhile, and does not wait for the writer of a pipe.
+    # Refuses a link that has replaced the file since the check, and does not wait for the writer of a pipe.
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _read_regular(handle: int, max_bytes: int) -> bytes:
-    """Returns the file's first `max_bytes` + 1 bytes: the extra byte shows the caller that it is too long."""
+    """Returns the file's first `max_bytes` + 1 bytes: the extra byte shows the caller that the file is too long."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError("not a regular file")
     with open(handle, "rb", closefd=False) as file:

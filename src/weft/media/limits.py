@@ -1,4 +1,4 @@
-"""Allowed sources of media, and limits on the media of a request."""
+"""Allowed sources of media, and limits on the media of a prompt."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from weft.core.values.media import MAX_BYTES
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Ranges of IPv6 addresses whose last 32 bits are an IPv4 address: of translators (RFC 6052), and IPv4-compatible
-# addresses.
+# Ranges of IPv6 addresses whose last 32 bits are an IPv4 address: addresses of translators (RFC 6052), and
+# IPv4-compatible addresses.
 _CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-# Marks an ISATAP address (RFC 5214) in its third quarter; its last quarter is an IPv4 address.
+# Value of the third 32 bits of an ISATAP address (RFC 5214), whose last 32 bits are an IPv4 address.
 _ISATAP = 0x5EFE
 DOMAINS = "--allowed-media-domains"
 LOCAL_PATH = "--allowed-local-media-path"
@@ -23,9 +23,11 @@ LOCAL_PATH = "--allowed-local-media-path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLimits:
-    """`max_bytes` are of all items of a prompt, as they are encoded, and `timeout_s` is for all of them.
+    """Limits on the media of one prompt, and on the number of prompts whose media are fetched at the same time.
 
-    `max_pixels` are of all images of a prompt. Items of `max_prompts` are fetched and held at once.
+    `max_bytes` limits the encoded size of all items of a prompt together, `timeout_s` the seconds to fetch all of them,
+    and `max_pixels` the pixels of all images of a prompt. The media of at most `max_prompts` prompts are fetched and
+    held in memory at the same time.
     """
 
     max_bytes: int = MAX_BYTES
@@ -36,7 +38,7 @@ class MediaLimits:
 
     @property
     def max_video_pixels(self) -> int:
-        """Maximum number of pixels over all decoded frames of a prompt's videos; each takes three bytes."""
+        """Maximum number of pixels over all decoded frames of a prompt's videos; each pixel takes three bytes."""
         return 4 * self.max_pixels
 
 
@@ -44,7 +46,8 @@ class MediaLimits:
 class MediaSources:
     """Allowed sources of media besides the request itself: hosts by name, and one directory.
 
-    Addresses of private networks are taken where they are among `domains` as they are, or `localhost` is.
+    An address in a private network is allowed only if `domains` contains the address itself; loopback addresses are
+    also allowed for the host `localhost`.
     """
 
     domains: frozenset[str] = frozenset()
@@ -67,12 +70,16 @@ class MediaSources:
                 )
         path = Path(directory).resolve() if directory else None
         if path is not None and not path.is_dir():
-            raise ConfigError(f"{LOCAL_PATH}: there is no directory {str(directory)[:200]!r}")
+            raise ConfigError(
+                f"{LOCAL_PATH}: must be an existing directory, got {str(directory)[:200]!r}"
+            )
         names = frozenset(domain.lower().rstrip(".") for domain in domains or ())
         return cls(domains=names, directory=path, limits=limits or MediaLimits())
 
     def allows_address(self, host: str, address: str) -> bool:
-        """True if an allowed host may have this address: a public address, or one that is named."""
+        """True if `host`, which is an allowed host, may have this address: a public address, or an address in
+        `domains`.
+        """
         ip = _reached(ipaddress.ip_address(address.partition("%")[0]))
         if _is_public(ip):
             return True
@@ -80,7 +87,7 @@ class MediaSources:
 
 
 def _reached(ip: _Address) -> _Address:
-    """Returns the address where packets end: the IPv4 address that an IPv6 address embeds, else the address itself."""
+    """Returns the address that packets reach: the IPv4 address embedded in an IPv6 address, else the address itself."""
     if isinstance(ip, ipaddress.IPv4Address):
         return ip
     carried = ip.ipv4_mapped or ip.sixtofour
@@ -99,7 +106,7 @@ def _is_public(ip: _Address) -> bool:
 
 
 def is_host(name: str) -> bool:
-    """True if the text is a host name or an address, and nothing more."""
+    """True if the text is only a host name or an address, without scheme, port or path."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

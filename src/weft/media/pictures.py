@@ -1,4 +1,4 @@
-"""Decodes pictures with Pillow: formats and pixels are checked by the headers, before anything is decoded."""
+"""Decodes pictures with Pillow. Formats and numbers of pixels are checked by the headers before decoding."""
 
 import io
 from importlib import import_module
@@ -9,13 +9,13 @@ from weft.core.values.media import Media, Modality
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 WHAT: Modality = "image"
-# An image of Pillow, which is an optional dependency.
+# An image object of Pillow, which is an optional dependency.
 Picture: TypeAlias = Any
 _WHITE = (255, 255, 255, 255)
 
 
 def decode_picture(data: bytes) -> Picture:
-    """Returns the picture in RGB, turned as its EXIF data say, on white where it is transparent.
+    """Returns the picture in RGB, rotated as its EXIF data say, with white in place of transparency.
 
     Only the first frame of an animation is read. The caller has checked the number of pixels.
     """
@@ -25,21 +25,23 @@ def decode_picture(data: bytes) -> Picture:
             opened.load()
             return _in_rgb(pillow, turn(opened))
     except MemoryError:
-        raise BadRequest(WHAT, "image: it needs more memory than there is") from None
+        raise BadRequest(
+            WHAT, "image: decoding the picture needs more memory than is free"
+        ) from None
     # Pillow's readers raise errors of many types for damaged files.
     except Exception as error:
         raise BadRequest(
-            WHAT, f"image: it cannot be decoded: {type(error).__name__}: {_line(error)}"
+            WHAT, f"image: the picture cannot be decoded: {type(error).__name__}: {_line(error)}"
         ) from error
 
 
 def check_pictures(media: Media, max_pixels: int) -> None:
-    """Raises `BadRequest` for files that are no pictures, and for too many pixels by their headers."""
+    """Raises `BadRequest` for files that are no pictures, and if the headers declare more than `max_pixels` pixels."""
     files = [item.data for item in media.items if item.modality == WHAT]
     num_pixels = 0
     for data in files:
         if data is None:
-            continue  # known by its uuid
+            continue  # an item that has only a uuid
         width, height = _size(data)
         num_pixels += width * height
         if num_pixels > max_pixels:
@@ -65,7 +67,7 @@ def _size(data: bytes) -> tuple[int, int]:
             width, height = picture.size
             return width, height
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
-        raise BadRequest(WHAT, "image: it has too many pixels") from None
+        raise BadRequest(WHAT, "image: the picture has too many pixels") from None
     # Pillow's readers raise errors of many types for damaged files.
     except Exception:  # noqa: BLE001
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""`PicturePreparer`: the pictures of a prompt, from their sources to prepared items; no work on the event loop."""
+"""`PicturePreparer`: fetches and prepares the pictures of a prompt, without blocking the event loop."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from weft.media.processors.picture_processor import PictureProcessor
 from weft.media.processors.pieces import Encode
 
 _MAX_DECODED_AT_ONCE = 2  # maximum number of prompts whose pictures are decoded at the same time
-# Of a prompt: a message to an engine has a limit.
+# Limit per prompt, because messages to an engine have a limit.
 _MAX_PREPARED_BYTES = 128 << 20
 
 
 class PicturePreparer:
-    """Prepares pictures for one model; used by one event loop."""
+    """Prepares pictures for one model. Used on one event loop."""
 
     def __init__(self, config: PicturesConfig, encode: Encode) -> None:
         sources = MediaSources.of(config.domains, config.directory)
@@ -36,11 +36,11 @@ class PicturePreparer:
         """
         if media.tensors:
             raise BadRequest(
-                TENSORS, f"{TENSORS}: this engine takes pictures as files, not tensors"
+                TENSORS, f"{TENSORS}: this engine accepts pictures as files, not as tensors"
             )
         for item in media.items:
             if item.modality != WHAT:
-                raise BadRequest(FIELD, f"{item.modality}: this engine takes pictures only")
+                raise BadRequest(FIELD, f"{item.modality}: this engine accepts only pictures")
         processor = self._processor.salted(salt).changed(media.processor_kwargs)
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
@@ -67,15 +67,17 @@ class PicturePreparer:
         return items
 
     def _check(self, processor: PictureProcessor, media: Media) -> list[str | None]:
-        """Checks the files by their headers; returns the hash of each item, None for one known by its uuid alone."""
+        """Checks the files by their headers; returns each item's hash, None for an item that has only a uuid."""
         check_pictures(media, self._limits.max_pixels)
         return [None if item.data is None else processor.digest(item.data) for item in media.items]
 
     def _named(
         self, processor: PictureProcessor, media: Media, hashes: Sequence[str | None]
     ) -> list[str]:
-        """Returns the hash of every item. A uuid stands for the content that last came with it, and for no other: a
-        caller who sends a picture is answered about this picture.
+        """Returns the hash of every item.
+
+        A uuid stands for the content that last came with it, and for no other content: a caller who sends a picture is
+        always answered about this picture.
         """
         digests = []
         for number, (item, digest) in enumerate(zip(media.items, hashes, strict=True), 1):
@@ -94,7 +96,7 @@ class PicturePreparer:
         self._cache.clear()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections to media servers."""
         await self._fetcher.aclose()
 
 
@@ -114,5 +116,5 @@ def _process(
 def _unknown(number: int) -> BadRequest:
     return BadRequest(
         "uuid",
-        f"uuid of image {number}: this server has no such picture any more; send the picture again",
+        f"uuid of image {number}: this server does not have the picture any more; send its bytes or URL",
     )

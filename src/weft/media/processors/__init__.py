@@ -1,1 +1,1 @@
-"""Processors of pictures: from a decoded picture to tiles of pixels and the tokens that it takes in a prompt."""
+"""Processors of pictures: convert a decoded picture to tiles of pixels, and to the tokens that it takes in a prompt."""

@@ -1,4 +1,4 @@
-"""Pixtral's pictures: one tile in at most the largest size, with a token after each line of patches."""
+"""Pixtral's pictures: one tile of at most the largest size, with a token after each line of patches."""
 
 import math
 
@@ -20,7 +20,7 @@ def line_tiles(picture: Picture, settings: Lines) -> list[Tile]:
 
 
 def line_pieces(tiles: list[Tile], settings: Lines, tokens: PictureTokens) -> list[Piece]:
-    """Returns placeholders in lines, with the texts that end a line and a picture."""
+    """Returns placeholders in lines; `settings.line_end` follows each line except the last, `settings.end` the last."""
     side = _side(settings)
     [tile] = tiles
     line: list[Piece] = [*[tokens.placeholder] * (tile.width // side), settings.line_end]

@@ -1,4 +1,4 @@
-"""Qwen's pictures: one tile in about the picture's own size, whose sides are whole windows of the tower."""
+"""Qwen's pictures: one tile of about the picture's own size, whose sides are whole windows of the vision tower."""
 
 import math
 
@@ -8,7 +8,7 @@ from weft.media.pictures import WHAT, Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
 
-_MAX_RATIO = 200  # of the longer side to the shorter one
+_MAX_RATIO = 200  # maximum ratio of the longer side to the shorter side
 
 
 def native_tiles(picture: Picture, settings: NativeSize) -> list[Tile]:
@@ -19,14 +19,16 @@ def native_tiles(picture: Picture, settings: NativeSize) -> list[Tile]:
 
 
 def native_pieces(tiles: list[Tile], settings: NativeSize, tokens: PictureTokens) -> list[Piece]:
-    """Returns a placeholder for each window."""
+    """Returns one placeholder for each window of the tile."""
     side = settings.pixels.patch_size * settings.pixels.merge_size
     [tile] = tiles
     return [tokens.placeholder] * ((tile.height // side) * (tile.width // side))
 
 
 def native_size(height: int, width: int, settings: NativeSize) -> tuple[int, int]:
-    """Returns height and width in whole windows, with about the same ratio and an allowed number of pixels."""
+    """Returns height and width in pixels as whole windows, with about the same ratio and an allowed number of
+    pixels.
+    """
     if max(height, width) > _MAX_RATIO * min(height, width):
         raise BadRequest(
             WHAT,

@@ -1,4 +1,4 @@
-"""Patches from tiles: the tower's input, in float32."""
+"""Converts tiles to patches, the vision tower's input, in float32."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ def to_patches(tiles: list[Tile], pixels: Pixels) -> tuple[NDArray[np.float32], 
 
 
 def grid_of(tile: Tile, pixels: Pixels) -> Grid:
-    """Returns the grid of a tile in patches: times, rows, columns."""
+    """Returns the grid of a tile: the number of patches in time, rows and columns."""
     return 1, tile.height // pixels.patch_size, tile.width // pixels.patch_size
 
 
 def _table(pixels: Pixels) -> NDArray[np.float32]:
-    """Returns the number for each channel and each byte, [3, 256]."""
+    """Returns a table of the float32 value of each byte in each channel, [3, 256]."""
     scaled = (np.arange(256) * pixels.scale).astype(np.float32)
     mean, std = (np.array(numbers, np.float32)[:, None] for numbers in (pixels.mean, pixels.std))
     return np.asarray((scaled - mean) / std, np.float32)

@@ -1,4 +1,4 @@
-"""`PictureProcessor`: a file to a prepared item, as the model's own processor does it."""
+"""`PictureProcessor`: converts a file to a prepared item, in the same way as the model's own processor."""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,7 +29,10 @@ from weft.media.processors.tiles import grid_pieces, grid_tiles
 
 @dataclass(frozen=True, slots=True)
 class PictureProcessor:
-    """Prepares pictures for one model. `encode` is that of the model's tokenizer. Slow; safe to share by threads."""
+    """Prepares pictures for one model. `encode` encodes text with the model's tokenizer.
+
+    The methods are slow; threads may share a processor.
+    """
 
     settings: PictureSettings
     tokens: PictureTokens
@@ -37,7 +40,10 @@ class PictureProcessor:
     salt: str | None = None  # a part of the hashes of all items
 
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
-        """Returns the item for a file; `digest` is its `hash`. Raises `BadRequest` for a file that cannot be read."""
+        """Returns the prepared item for a file; `digest` becomes its `hash`.
+
+        Raises `BadRequest` for a file that cannot be read.
+        """
         tiles, pieces = self._process(decode_picture(data))
         token_ids = to_token_ids(pieces, self.encode)
         return PreparedItem(
@@ -74,7 +80,7 @@ class PictureProcessor:
         return self._hash("content", content)
 
     def name(self, uuid: str) -> str:
-        """Returns the name of an item by its uuid and the settings."""
+        """Returns the name of an item in the cache, made from its uuid and the processor's settings."""
         return self._hash("uuid", uuid.encode())
 
     def _hash(self, kind: str, content: bytes) -> str:
@@ -84,7 +90,7 @@ class PictureProcessor:
         return digest.hexdigest()
 
     def changed(self, kwargs: Mapping[str, Any] | None) -> "PictureProcessor":
-        """Returns the processor with a request's arguments; raises `BadRequest` for one that it does not have."""
+        """Returns a processor with a request's processor arguments; raises `BadRequest` for an unknown argument."""
         settings = self.settings
         for name, value in (kwargs or {}).items():
             settings = _changed(settings, name, value)

@@ -1,16 +1,16 @@
-"""Pieces of the tokens of an item: ids, and texts that the tokenizer encodes."""
+"""Pieces of a media item's tokens: token ids, and texts that the tokenizer encodes."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TypeAlias
 
 Piece: TypeAlias = int | str
-# Encodes a text without the special tokens around prompts.
+# Encodes a text without adding special tokens around it.
 Encode: TypeAlias = Callable[[str], list[int]]
 
 
 def to_token_ids(pieces: Iterable[Piece], encode: Encode) -> list[int]:
-    """Returns the ids of all pieces; texts that follow each other are encoded as one."""
+    """Returns the token ids of all pieces; adjacent texts are encoded as one text."""
     token_ids: list[int] = []
     for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
         if is_text:
@@ -21,7 +21,7 @@ def to_token_ids(pieces: Iterable[Piece], encode: Encode) -> list[int]:
 
 
 def runs_of(token_ids: list[int], token_id: int) -> list[tuple[int, int]]:
-    """Returns the runs of a token: the first place and the length of each."""
+    """Returns the runs of a token in a list: the start and the length of each run."""
     runs: list[tuple[int, int]] = []
     place = 0
     for found, group in groupby(token_ids):

@@ -1,4 +1,4 @@
-"""Tiles from pictures of Pillow: resized parts as bytes."""
+"""Resizes Pillow images and converts them to tiles."""
 
 from importlib import import_module
 from typing import Any
@@ -8,7 +8,7 @@ from weft.media.pictures import Picture
 
 
 def resized(picture: Picture, height: int, width: int, resample: int) -> Picture:
-    """Returns the picture in this size; the same one if it has the size already."""
+    """Returns the picture in this size; the same object if the picture already has this size."""
     if picture.size == (width, height):
         return picture
     filters: Any = import_module("PIL.Image").Resampling
@@ -16,6 +16,6 @@ def resized(picture: Picture, height: int, width: int, resample: int) -> Picture
 
 
 def to_tile(picture: Picture) -> Tile:
-    """Returns the pixels of a picture in RGB."""
+    """Returns an RGB picture as a tile."""
     width, height = picture.size
     return Tile(height, width, picture.tobytes())

@@ -1,4 +1,4 @@
-"""Gemma 3's pictures: a square of the whole picture, and with pan and scan squares of parts of a long picture."""
+"""Gemma 3's pictures: a square of the whole picture; with pan and scan, also squares of parts of a long picture."""
 
 import math
 
@@ -7,20 +7,20 @@ from weft.media.pictures import Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
 
-# Words that the model was trained with.
+# The model was trained with these words.
 _BEFORE_WHOLE = "Here is the original image "
 _BEFORE_PARTS = " and here are some crops to help you see better "
 
 
 def square_tiles(picture: Picture, settings: Squares) -> list[Tile]:
-    """Returns the picture as a square, and its parts after it."""
+    """Returns the whole picture as a square, followed by squares of its parts."""
     pictures = [picture, *_parts(picture, settings)]
     size, resample = settings.size, settings.pixels.resample
     return [to_tile(resized(each, size, size, resample)) for each in pictures]
 
 
 def square_pieces(tiles: list[Tile], settings: Squares, tokens: PictureTokens) -> list[Piece]:
-    """Returns the placeholders of each square in a paragraph of its own, and words between squares."""
+    """Returns the placeholders of each square as a paragraph, and the model's words between squares."""
     assert tokens.begin is not None
     assert tokens.end is not None
     placeholders = [tokens.placeholder] * settings.num_tokens
@@ -34,7 +34,7 @@ def square_pieces(tiles: list[Tile], settings: Squares, tokens: PictureTokens) -
 
 
 def _parts(picture: Picture, settings: Squares) -> list[Picture]:
-    """Returns parts of a picture that is much longer in one direction, in this direction."""
+    """Returns the parts of a picture that is much longer in one direction, cut along this direction."""
     width, height = picture.size
     shorter, longer = sorted((width, height))
     if not settings.pan_and_scan or longer / shorter < settings.min_ratio:

@@ -1,4 +1,4 @@
-"""Pictures of Idefics3 and SmolVLM: square tiles in rows and columns, and the whole picture in a square after them."""
+"""Pictures of Idefics3 and SmolVLM: square tiles in rows and columns, followed by the whole picture in a square."""
 
 import math
 
@@ -12,7 +12,7 @@ _BEGIN = "<fake_token_around_image>"
 
 
 def grid_tiles(picture: Picture, settings: Tiles) -> tuple[list[Tile], int, int]:
-    """Returns the tiles, row by row, and the numbers of rows and columns: 0 for a picture that is one tile."""
+    """Returns the tiles, row by row, then the numbers of rows and of columns, both 0 for a picture in one tile."""
     size, resample = settings.tile_size, settings.pixels.resample
     width, height = picture.size
     picture = resized(picture, *_scaled(height, width, settings.longest_edge), resample)
@@ -32,7 +32,7 @@ def grid_tiles(picture: Picture, settings: Tiles) -> tuple[list[Tile], int, int]
 def grid_pieces(
     num_rows: int, num_columns: int, settings: Tiles, tokens: PictureTokens
 ) -> list[Piece]:
-    """Returns the placeholders of each tile after its row and column, and those of the whole picture."""
+    """Returns each tile's row and column followed by its placeholders, then the placeholders of the whole picture."""
     begin: Piece = _BEGIN if tokens.begin is None else tokens.begin
     square = [tokens.placeholder] * settings.num_tokens
     pieces: list[Piece] = []
@@ -46,7 +46,7 @@ def grid_pieces(
 
 
 def _scaled(height: int, width: int, longest_edge: int) -> tuple[int, int]:
-    """Returns the size with this longer side, but at most the largest allowed; the shorter one is even."""
+    """Returns the size with this longer side, at most the largest allowed size; the shorter side is even."""
     longest, ratio = longest_edge, width / height
     if width >= height:
         shorter = int(longest / ratio)
@@ -63,7 +63,7 @@ def _scaled(height: int, width: int, longest_edge: int) -> tuple[int, int]:
 
 
 def _whole_tiles(height: int, width: int, size: int) -> tuple[int, int]:
-    """Returns the size in whole tiles."""
+    """Returns the size rounded to whole tiles."""
     ratio = width / height
     if width >= height:
         width = math.ceil(width / size) * size
