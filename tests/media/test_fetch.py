@@ -255,7 +255,7 @@ async def test_a_server_that_stops_sending_is_left():
 async def test_secrets_of_an_address_stay_out_of_messages():
     """Passwords are not taken, and queries are not shown."""
     reason = await refusal("http://user:pass@127.0.0.1/a", domains=["127.0.0.1"])
-    assert "password is not fetched" in reason
+    assert "must not contain a user name or a password" in reason
     with socket.socket() as bound:  # and nobody listens
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

@@ -116,5 +116,5 @@ def _process(
 def _unknown(number: int) -> BadRequest:
     return BadRequest(
         "uuid",
-        f"uuid of image {number}: this server does not have the picture any more; send its bytes or URL",
+        f"uuid of image {number}: this server does not have the picture any more; send the picture again",
     )

@@ -1,1 +1,1 @@
-"""Checkpoints: their facts, decoder specs and tensors, and the models that ship with Weft."""
+"""Checkpoints: their facts, specs and tensors, and the models that ship with Weft."""

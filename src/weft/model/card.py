@@ -1,4 +1,4 @@
-"""`ModelCard`: the facts of a checkpoint that other parts use for sizes, checks and reports."""
+"""`ModelCard`: the facts of a checkpoint that other packages use for sizes, checks and reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from weft.model.pooling import PoolingSpec
 
 @dataclass(frozen=True, slots=True)
 class AdapterBytes:
-    """Memory of a LoRA adapter on every matrix of a model, in the runner that will serve it.
+    """Memory of a LoRA adapter with all matrices of a model, in the runner that will serve the model.
 
-    `per_rank` has bytes per rank: of matrices whose adapters are computed alone, in pairs, and in threes. Ranks of
-    adapters that are computed together are stored side by side, and are padded together to a multiple of `padded_to`.
+    `per_rank` has bytes per rank: of matrices whose adapters are computed alone, in pairs, and in threes. The ranks of
+    adapters that are computed together are stored side by side, and their sum is padded to a multiple of `padded_to`.
     """
 
     per_rank: tuple[int, int, int]
@@ -28,7 +28,7 @@ class AdapterBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureCard:
-    """Facts of a model that takes pictures: their processing, their tokens, and the rows of its tower."""
+    """Facts of a model that takes pictures: their processing, their tokens, and the vision tower's output rows."""
 
     settings: PictureSettings
     tokens: PictureTokens
@@ -40,15 +40,16 @@ class PictureCard:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Facts of a model. `eos_token_ids[0]` is the primary end-of-sequence id; `dtype` is that of the served
-    weights.
+    """Facts of a model.
+
+    `eos_token_ids[0]` is the primary end-of-sequence id; `dtype` is the type of the served weights.
     """
 
     name: str
     model_type: str
     architectures: tuple[str, ...]
     vocab_size: int  # width of the logits
-    max_position_embeddings: int  # after the rope scaling rules
+    max_position_embeddings: int  # after the scaling of rotary frequencies
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None
@@ -59,23 +60,24 @@ class ModelCard:
     kv_bytes_per_token: int  # in the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
     max_new_tokens: int | None = None  # per answer; None: limited by the context length only
-    # In addition, for layers that keep states instead of keys and values, in the runner that will serve it.
+    # For layers that store states instead of keys and values, in the runner that will serve the model.
     state_bytes_per_block: int = 0
     state_bytes_per_slot: int = 0  # per sequence or snapshot, for layers with a recurrence
     kv_dtype: str = "float32"  # in the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
-    stored_bits: int | None = None  # of linear layers that are computed in their stored format
+    stored_bits: int | None = None  # bits of linear layers that are computed in their stored format
     embedding_size: int | None = None  # numbers per row of the embedding table; None: no table
     num_idle_parameters: int = 0  # parameters of experts that a token does not use
-    keeps_latents: bool = False  # the KV cache holds latent vectors instead of keys and values
+    keeps_latents: bool = False  # the KV cache has latent vectors instead of keys and values
     pictures: PictureCard | None = None  # None: the model takes no pictures
     is_causal: bool = True  # tokens see earlier tokens only, so a prompt may be computed in chunks
 
     @property
     def keeps_states(self) -> bool:
-        """True if some layers keep states instead of keys and values; such layers cannot return to an earlier
-        token.
+        """True if some layers store states instead of keys and values.
+
+        Such layers cannot return to an earlier token.
         """
         return bool(self.state_bytes_per_block or self.state_bytes_per_slot)
 

@@ -1,4 +1,4 @@
-"""Strict readers of JSON objects from outside: every error names the file, the key and the allowed values."""
+"""Strict readers of untrusted JSON objects: every error names the file, the key and the allowed values."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def refuse_pointer(path: Path, start: bytes) -> None:
-    """Raises `ConfigError` if the file is a git-LFS pointer, left by a clone without git-LFS."""
+    """Raises `ConfigError` if the file is a git-LFS pointer, which a clone without git-LFS contains."""
     if start.startswith(_LFS_POINTER):
         raise ConfigError(
             f"{path}: this is a git-LFS pointer, not the file itself: run `git lfs pull` in {path.parent}"
@@ -54,7 +54,10 @@ def refuse_pointer(path: Path, start: bytes) -> None:
 
 
 def regular_size(path: Path) -> int:
-    """Returns the size of a regular file. Other files are refused: pipes block their reader, devices never end."""
+    """Returns the size of a regular file.
+
+    Raises `ConfigError` for others: a pipe blocks its reader, a device never ends.
+    """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path}: is not a regular file")
@@ -62,7 +65,7 @@ def regular_size(path: Path) -> int:
 
 
 def parse_object(data: bytes, where: str) -> dict[str, object]:
-    """Returns `data` as one JSON object; refuses duplicate keys, NaN, and anything but an object."""
+    """Returns the JSON object in `data`; raises `ConfigError` for duplicate keys, NaN, and other JSON values."""
     try:
         value = json.loads(
             data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
@@ -97,7 +100,7 @@ def _kind(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns `value` in the form for messages: quoted, and cut when long."""
+    """Returns a value as text for messages: quoted, and cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an int with more digits than Python prints
@@ -106,40 +109,40 @@ def shown(value: object) -> str:
 
 
 def one_line(err: BaseException) -> str:
-    """Returns a library's error text on one line, short enough for the end of a message."""
+    """Returns a library's error text on one line, short enough to end a message."""
     return (" ".join(str(err).split()) or type(err).__name__)[:200]
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Typed access to one JSON object; null counts as absent. `where` leads every message."""
+    """Typed access to one JSON object; null counts as absent. `where` begins every error message."""
 
     values: Mapping[str, object]
     where: str
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        """Raises the `ConfigError` for `key`."""
+        """Raises a `ConfigError` that names `key` and the `allowed` values."""
         if self.values.get(key) is None:
             raise ConfigError(f"{self.where}: {key} is missing; it must be {allowed}")
         raise ConfigError(f"{self.where}: {key} is {shown(self.values[key])}; it must be {allowed}")
 
     def has(self, key: str) -> bool:
-        """True if `key` has a value."""
+        """True if `key` has a value other than null."""
         return self.values.get(key) is not None
 
     def integer(self, key: str, *, low: int = 1, high: int = 2**31 - 1) -> int:
-        """Returns a whole number in [low, high]."""
+        """Returns the whole number of `key`; raises `ConfigError` unless it is in [low, high]."""
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             self.refuse(key, f"a whole number from {low} to {high}")
         return value
 
     def integer_or(self, key: str, default: int, *, low: int = 1, high: int = 2**31 - 1) -> int:
-        """Like `integer`; `default` when absent."""
+        """Returns the whole number of `key`, like `integer`; `default` if the key is absent."""
         return self.integer(key, low=low, high=high) if self.has(key) else default
 
     def number(self, key: str, *, low: float = SMALLEST, high: float = LARGEST) -> float:
-        """Returns a number in [low, high]."""
+        """Returns the number of `key`; raises `ConfigError` unless it is in [low, high]."""
         value = self.values.get(key)
         if not is_finite_number(value) or not low <= value <= high:
             self.refuse(key, f"a number from {low:g} to {high:g}")
@@ -148,19 +151,19 @@ class Fields:
     def number_or(
         self, key: str, default: float, *, low: float = SMALLEST, high: float = LARGEST
     ) -> float:
-        """Like `number`; `default` when absent."""
+        """Returns the number of `key`, like `number`; `default` if the key is absent."""
         return self.number(key, low=low, high=high) if self.has(key) else default
 
     def factor(self, key: str) -> float:
-        """Returns a number that other numbers are multiplied or divided by."""
+        """Returns a number by which other numbers are multiplied or divided."""
         return self.number(key, low=1 / LARGEST_FACTOR, high=LARGEST_FACTOR)
 
     def factor_or(self, key: str, default: float) -> float:
-        """Like `factor`; `default` when absent."""
+        """Returns the number of `key`, like `factor`; `default` if the key is absent."""
         return self.factor(key) if self.has(key) else default
 
     def flag_or(self, key: str, default: bool) -> bool:
-        """Returns true or false; `default` when absent."""
+        """Returns the boolean of `key`; `default` if the key is absent."""
         value = self.values.get(key, default)
         if value is None:
             return default
@@ -169,14 +172,14 @@ class Fields:
         return value
 
     def text(self, key: str) -> str:
-        """Returns text that is not empty."""
+        """Returns the text of `key`, which must not be empty."""
         value = self.values.get(key)
         if not isinstance(value, str) or not value:
             self.refuse(key, "text")
         return value
 
     def object(self, key: str) -> "Fields | None":
-        """Returns a nested object, or None when absent."""
+        """Returns the nested object of `key`; None if the key is absent."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -185,7 +188,7 @@ class Fields:
         return Fields(value, f"{self.where}: {key}")
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Returns a list of texts; empty when absent."""
+        """Returns the list of texts of `key`; empty if the key is absent."""
         value = self.values.get(key)
         if value is None:
             return ()
@@ -194,7 +197,7 @@ class Fields:
         return tuple(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Returns a list of numbers that other numbers are multiplied by."""
+        """Returns the list of numbers of `key`, by which other numbers are multiplied."""
         value = self.values.get(key)
         low, high = 1 / LARGEST_FACTOR, LARGEST_FACTOR
         if not isinstance(value, list) or not all(
@@ -205,7 +208,7 @@ class Fields:
 
 
 def read_fields(path: Path) -> Fields:
-    """Returns the object in a JSON file."""
+    """Returns the JSON object in a file as `Fields`."""
     return Fields(parse_object(read_bytes(path), str(path)), str(path))
 
 

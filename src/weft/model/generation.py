@@ -1,4 +1,4 @@
-"""Reads generation_config.json: default sampling parameters, and the ids that end a sequence."""
+"""Reads generation_config.json: default sampling parameters, and the end-of-sequence ids."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ MAX_NEW_TOKENS = "max_new_tokens"
 
 
 def _read(fields: Fields, parameter: Parameter) -> float | int:
-    """Returns a default for a request parameter, checked against the parameter's range."""
+    """Returns the default of a request parameter; raises `ConfigError` if it is outside the parameter's range."""
     name, param = parameter.name, parameter.param
     value = fields.values[name]
     if parameter.kind is int:
@@ -25,7 +25,7 @@ def _read(fields: Fields, parameter: Parameter) -> float | int:
 
 
 def default_sampling_params(generation: Fields) -> Mapping[str, float | int]:
-    """Returns the sampling defaults of the checkpoint's authors; empty with `do_sample: false`."""
+    """Returns the sampling defaults of the model's authors; empty with `do_sample: false`."""
     if not generation.flag_or("do_sample", True):
         return MappingProxyType({})
     return MappingProxyType(
@@ -38,7 +38,7 @@ def default_sampling_params(generation: Fields) -> Mapping[str, float | int]:
 
 
 def max_new_tokens(generation: Fields) -> int | None:
-    """Returns the model's maximum number of tokens in an answer; None for no limit."""
+    """Returns the model's maximum number of tokens in an answer; None if there is no limit."""
     if not generation.has(MAX_NEW_TOKENS):
         return None
     return generation.integer(MAX_NEW_TOKENS, low=1)
@@ -47,7 +47,9 @@ def max_new_tokens(generation: Fields) -> int | None:
 def eos_token_ids(
     primary: int | None, config: Fields, generation: Fields, vocab_size: int
 ) -> tuple[int, ...]:
-    """Returns the primary id (the tokenizer's, else the config's), then every other id that the files name."""
+    """Returns the primary id (the tokenizer's, or else the config's), then the other end-of-sequence ids in the
+    files.
+    """
     named = [*_ids(config, vocab_size), *_ids(generation, vocab_size)]
     ordered = dict.fromkeys(named if primary is None else [primary, *named])
     if not ordered:
@@ -71,7 +73,7 @@ def _ids(fields: Fields, vocab_size: int) -> list[int]:
 
 
 def optional_id(primary: int | None, config: Fields, key: str, vocab_size: int) -> int | None:
-    """Returns a begin or padding id, or None: many configs hold a placeholder outside the vocabulary."""
+    """Returns a begin or padding id; None for an id outside the vocabulary, a placeholder in many configs."""
     value = config.values.get(key) if primary is None else primary
     return value if _is_id(value, vocab_size) else None
 

@@ -1,8 +1,7 @@
-"""Quantized weights of four or eight bits in groups along a row, each with a scale: the form that kernels compute
-with.
+"""Group-quantized weights of four or eight bits, with a scale for each group along a row: the form for kernels.
 
-A weight is (number - zero) * scale, or number * scale + minimum; numbers are unsigned. Or the number is the code of
-an E2M1 float, and twice the float's value is multiplied by the scale. Formats of files are read into this form
+A weight is (number - zero) * scale, or number * scale + minimum; numbers are unsigned. Or the number is the code of an
+E2M1 float, and the scale is multiplied by twice the float's value. Formats of files are read into this form
 (`weft.model.quantized`), and floats are quantized to it.
 """
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.model.weights import Tensor
 
-SIZES = (16, 32, 64, 128)  # sizes of groups; with four bits a whole row may be one group too
+SIZES = (16, 32, 64, 128)  # sizes of groups; with four bits a whole row may also be one group
 # Twice the value of each E2M1 code: a sign bit, two bits of exponent and one of mantissa.
 E2M1_DOUBLES = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.int8)
 
@@ -28,7 +27,7 @@ def num_groups(depth: int, size: int | None) -> int:
 class GroupFormat:
     """Format of a quantized matrix.
 
-    `size` None is a whole row. `offset` is "symmetric" (zeros are half of the range of the bits), "zeros", "minimums"
+    `size` None is a whole row. `offset` is "symmetric" (the zero is half of the range of the bits), "zeros", "minimums"
     or, for codes, "e2m1". `scales` is the type of scales and minimums.
     """
 
@@ -39,7 +38,7 @@ class GroupFormat:
 
     @property
     def can_be_computed(self) -> bool:
-        """True if there is a kernel for the format."""
+        """True if there is a kernel for this format."""
         return (self.bits, self.size) == (4, None) or (self.bits in (4, 8) and self.size in SIZES)
 
     def count(self, depth: int) -> int:
@@ -47,20 +46,19 @@ class GroupFormat:
         return num_groups(depth, self.size)
 
     def values(self, numbers: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns the values of the numbers before zeros and scales."""
+        """Returns the values of the numbers before zeros and scales are applied."""
         return E2M1_DOUBLES.take(numbers) if self.offset == "e2m1" else numbers
 
 
-# The format that floats are quantized to; the native core explains the choice.
+# The format to which floats are quantized; the native core explains the choice.
 ROUNDED = GroupFormat(bits=4, size=32, offset="minimums", scales="bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedMatrix:
-    """A quantized matrix: numbers [rows, depth]; scales, and zeros (int16) or minimums, [rows, groups] in stored
-    form.
+    """A quantized matrix: numbers [rows, depth]; scales, and zeros (int16) or minimums, [rows, groups] as stored.
 
-    `unchecked` as in `Tensor`.
+    `unchecked` has the same meaning as in `Tensor`.
     """
 
     format: GroupFormat
@@ -74,7 +72,7 @@ class GroupedMatrix:
         return Tensor(self.format.scales, self.scales).float32()
 
     def wide_offsets(self) -> NDArray[np.float32]:
-        """Returns zeros or minimums as float32."""
+        """Returns the zeros or minimums as float32."""
         match self.format.offset:
             case "symmetric":
                 return np.full(self.scales.shape, 2 ** (self.format.bits - 1), np.float32)
@@ -94,13 +92,13 @@ class GroupedMatrix:
         )
 
     def rows(self, start: int, stop: int) -> "GroupedMatrix":
-        """Returns some of the rows, in the same memory."""
+        """Returns the rows [start, stop), as views of the same memory."""
         offsets = None if self.offsets is None else self.offsets[start:stop]
         numbers, scales = self.numbers[start:stop], self.scales[start:stop]
         return GroupedMatrix(self.format, numbers, scales, offsets, self.unchecked)
 
     def float32(self) -> NDArray[np.float32]:
-        """Returns the values, rounded once; with minimums, rounded twice."""
+        """Returns the values as float32, rounded once; with minimums, rounded twice."""
         depth = self.numbers.shape[1]
         columns = np.arange(depth) // (self.format.size or depth)
         scales, offsets = self.wide_scales()[:, columns], self.wide_offsets()[:, columns]
@@ -114,7 +112,7 @@ class GroupedMatrix:
 class HalvedMatrix:
     """A matrix of four-bit numbers in its file's memory: `blocks` [rows, blocks, bytes], strided.
 
-    Each `run` bytes of a block hold the low halves first, and then the high halves.
+    Of each `run` bytes of a block, the low halves come first, then the high halves.
     """
 
     blocks: NDArray[np.uint8]
@@ -136,4 +134,4 @@ class StoredGroups(Protocol):
         """Returns the stored numbers, if `group_format` is not None."""
 
     def halved(self) -> HalvedMatrix | None:
-        """Returns the stored numbers without a copy, if kernels' panels can be made from their layout."""
+        """Returns the stored numbers without a copy; None if kernels' panels cannot be made from their layout."""

@@ -1,4 +1,4 @@
-"""Gets models by Hub id: from the local cache if complete, otherwise by download."""
+"""Gets models by their Hub id: from the local cache if it has all files, otherwise by download."""
 
 import io
 import re
@@ -49,8 +49,8 @@ def fetch(
 ) -> Path:
     """Returns the local snapshot of a model, downloaded if it is not in the cache.
 
-    With `is_tokenizer` the snapshot has the tokenizer's files only. `on_bytes` gets the numbers of downloaded and
-    total bytes, on threads of the Hub's client; without it that client draws progress bars.
+    With `is_tokenizer` the snapshot has only the tokenizer's files. `on_bytes` gets the numbers of downloaded and total
+    bytes, on threads of the Hub's client; without `on_bytes` the client draws progress bars.
     """
     patterns = _TOKENIZER_FILES if is_tokenizer else _PATTERNS
     cached = _cached(repo_id, revision, patterns)
@@ -76,9 +76,9 @@ def fetch_gguf(
     *,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Returns the local copy of a GGUF file; of a split file all parts, whichever part was named.
+    """Returns the local copy of a GGUF file; all parts of a split file are downloaded, whichever part was named.
 
-    `wanted` is the file's name, or its unique ending, such as Q4_K_M.
+    `wanted` is the file's name, or an ending that only one file has, such as Q4_K_M.
     """
     path = _local_copy(repo_id, revision, [])  # as many files as there are
     if path is not None:
@@ -133,7 +133,7 @@ def _download(
 
 
 def _reporting_to(on_bytes: Callable[[int, int], None]) -> type[tqdm]:
-    """Returns a class of progress bars that draw nothing; the bar of the bytes on disk reports to `on_bytes`."""
+    """Returns a class of progress bars that draw nothing; the bar of downloaded bytes reports to `on_bytes`."""
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -167,7 +167,7 @@ def _local_copy(repo_id: str, revision: str | None, patterns: list[str]) -> Path
 
 
 def _is_complete(path: Path) -> bool:
-    """True if all weight files exist; an interrupted download leaves a snapshot with some of them."""
+    """True if all weight files exist; an interrupted download leaves only some of them."""
     if not (path / "config.json").exists():
         return False
     if (path / SINGLE).exists():
@@ -184,8 +184,9 @@ def _are_there(path: Path, names: Collection[str]) -> bool:
 
 
 def _refuse_pickles(repo_id: str, names: list[str]) -> None:
-    """Raises `ConfigError`, before any download, for pickled weights; names the Hub bot's conversion if there is
-    one.
+    """Raises `ConfigError`, before any download, for pickled weights.
+
+    The error names the Hub bot's conversion if there is one.
     """
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not pickles or any(name.endswith(SUFFIX) for name in names):
@@ -215,7 +216,9 @@ def _refuse_pickles(repo_id: str, names: list[str]) -> None:
 
 
 def _query_hub(repo_id: str, revision: str | None) -> huggingface_hub.ModelInfo:
-    """Returns the Hub's facts of a model; the timeout is short, so that a machine without network fails at once."""
+    """Returns the Hub's information about a model; the timeout is short, so that a machine without network fails
+    soon.
+    """
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ConfigError(
             f"{repo_id}: not in the local cache, and HF_HUB_OFFLINE is set; unset it to download, or "

@@ -1,8 +1,8 @@
-"""Reads LoRA adapters in PEFT's format: a directory, checked against the model that it changes.
+"""Reads LoRA adapters in PEFT's format: a directory, checked against the model that the adapter changes.
 
 Settings that would change the result and are not implemented are refused by name. An adapter of another model is
-refused too: if its tensors were skipped, the model would answer as if it had no adapter. The tensors say which
-modules were trained; as in PEFT, the configuration may name more of them.
+refused too: if its tensors were skipped, the model would answer as if it had no adapter. The tensors determine which
+modules were trained; as in PEFT, the configuration may name further modules.
 """
 
 import math
@@ -32,16 +32,16 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."
 _HEAD = "lm_head"
-# Endings of tensor names after the module, with the part of the adapter that the tensor holds.
+# Endings of tensor names after the module, each with the part of the adapter that the tensor has.
 _PARTS = {
     ".lora_A.weight": "a",
     ".lora_B.weight": "b",
     ".lora_embedding_A": "a",
     ".lora_embedding_B": "b",
-    ".base_layer.weight": "whole",  # the embedding, which PEFT saves beside its adapter
+    ".base_layer.weight": "whole",  # the embedding, which PEFT saves with its adapter
     ".weight": "whole",  # for modules_to_save
 }
-# Keys that change the result when set, and that Weft does not implement.
+# Keys that change the result if they are set, and that Weft does not implement.
 _REFUSED = (
     "use_dora",
     "lora_bias",
@@ -54,7 +54,7 @@ _REFUSED = (
     "arrow_config",
     "layer_replication",
 )
-# Initializations that leave the base model unchanged; others subtract something from its weights.
+# Initializations that leave the base model unchanged; others subtract values from its weights.
 _INITS = (True, False, "gaussian", "eva", "orthogonal")
 
 Float32 = NDArray[np.float32]
@@ -62,7 +62,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """An addition to one matrix [out, in]: `b` times `a`, [out, rank] and [rank, in]; the scale is part of `b`."""
+    """A low-rank addition to one matrix [out, in]: `b` [out, rank] times `a` [rank, in]; `b` includes the scale."""
 
     a: Float32
     b: Float32
@@ -70,7 +70,7 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Additions to matrices, and replacements of whole matrices, by Weft's tensor names."""
+    """A LoRA adapter: additions to matrices, and replacements of whole matrices, by Weft's tensor names."""
 
     low_rank: Mapping[str, LowRank]
     whole: Mapping[str, Float32]
@@ -78,24 +78,24 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """The matrices of a model, by the names of the modules that an adapter may have.
+    """The matrices of a model that an adapter may change, by module names.
 
-    A head that is tied to the embedding is still a module of its own, as in PEFT: training one of the two leaves the
-    other unchanged.
+    A head that is tied to the embedding is still a module of its own, as in PEFT: an adapter of one of the two leaves
+    the other unchanged.
     """
 
     prefixes: tuple[str, ...]
-    plans: Mapping[str, tuple[TensorPlan, ...]]  # by module, without prefix
+    plans: Mapping[str, tuple[TensorPlan, ...]]  # by module name without prefix
     embed: str  # the module of the embedding
     is_tied: bool
     is_transposed: bool  # linear layers are [in, out] in the model's files
     of_experts: frozenset[str] = (
         frozenset()
-    )  # modules of experts and routers, which take no adapters
+    )  # modules of experts and routers, which cannot have adapters
 
     @classmethod
     def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":
-        """Returns the targets of a decoder of a family."""
+        """Returns the matrices that adapters of a decoder may change."""
         names = FAMILIES[model_type].names
         plans: dict[str, tuple[TensorPlan, ...]] = {}
         of_experts: set[str] = set()
@@ -116,18 +116,18 @@ class AdapterTargets:
 
     @property
     def leaves(self) -> str:
-        """Names of the modules, for messages."""
+        """Names of the modules, for error messages."""
         return ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in self.plans))
 
     def find(self, path: str) -> str | None:
-        """Returns the module that a full path names."""
+        """Returns the module that a full path names; None if no module matches."""
         for prefix in self.prefixes:
             if path.startswith(prefix) and path.removeprefix(prefix) in self.plans:
                 return path.removeprefix(prefix)
         return _HEAD if path.rpartition(".")[2] == _HEAD and _HEAD in self.plans else None
 
     def refuse_experts(self, where: str, path: str) -> None:
-        """Raises `ConfigError` if the path is that of an expert or a router."""
+        """Raises `ConfigError` if the path names an expert or a router."""
         if any(path == f"{p}{module}" for p in self.prefixes for module in self.of_experts):
             raise ConfigError(
                 f"{where} is a module of the experts; adapters are supported only on modules "
@@ -135,7 +135,7 @@ class AdapterTargets:
             )
 
     def matching(self, target: str) -> set[str]:
-        """Returns the modules that `target` names: by the end of a path, or after a `^` by the whole path."""
+        """Returns the modules that `target` names: by the end of a path or, after a `^`, by the whole path."""
         is_whole, name = target.startswith("^"), target.removeprefix("^")
         found = set()
         for module in self.plans:
@@ -147,7 +147,7 @@ class AdapterTargets:
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """Ranks and scales in `adapter_config.json`."""
+    """The ranks and scales in `adapter_config.json`."""
 
     path: Path
     fields: Fields
@@ -157,7 +157,7 @@ class _Config:
 
     @property
     def ties(self) -> bool:
-        """True if head and embedding were trained together, being one matrix."""
+        """True if head and embedding were trained together, as one matrix."""
         return self.fields.flag_or("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
@@ -168,7 +168,7 @@ class _Config:
         return int(rank)
 
     def scale(self, module: str) -> float:
-        """Returns the factor of the module's product."""
+        """Returns the factor by which the module's product is multiplied."""
         alpha = float(self._for("alpha_pattern", module, self.fields.factor("lora_alpha")))
         rank = self.rank(module)
         return alpha / (math.sqrt(rank) if self.fields.flag_or("use_rslora", False) else rank)
@@ -187,7 +187,10 @@ class _Config:
 
 
 def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapter:
-    """Reads and checks the adapter in `path`. Raises `NotFound` if there is none, and `ConfigError` otherwise."""
+    """Returns the adapter in `path`, checked.
+
+    Raises `NotFound` if there is none, and `ConfigError` for other errors.
+    """
     if not (path / CONFIG_FILE).is_file():
         raise NotFound(f"No adapter found for {path}: there is no {CONFIG_FILE}")
     config = _read_config(path, targets)
@@ -241,8 +244,9 @@ def _read_config(path: Path, targets: AdapterTargets) -> _Config:
 
 
 def _plain(fields: Fields, key: str, pattern: str) -> str:
-    """Returns a pattern that is a plain name, possibly after a `^`; other patterns are refused, so that none must
-    be run.
+    """Returns a pattern that is a plain name, possibly after a `^`; other patterns are refused.
+
+    So no regular expression of an adapter is ever executed.
     """
     plain = pattern.replace("\\.", ".").removesuffix("$")
     parts = plain.removeprefix("^").split(".")
@@ -264,7 +268,7 @@ def _read_weights(path: Path) -> dict[str, StoredTensor]:
 def _sort(
     path: Path, stored: Mapping[str, StoredTensor], targets: AdapterTargets
 ) -> dict[str, dict[str, str]]:
-    """Returns the tensors' keys, by module and part. A key that names no module is refused."""
+    """Returns the tensors' keys, by module and part; raises `ConfigError` for a key that names no module."""
     found: dict[str, dict[str, str]] = {}
     for key in stored:
         suffix = next((suffix for suffix in _PARTS if key.endswith(suffix)), None)
@@ -290,7 +294,9 @@ def _sort(
 
 
 def _check_complete(config: _Config, found: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks that adapters are whole, that their modules are named, and that each replaced module has its tensor."""
+    """Raises `ConfigError` for incomplete adapters, modules that are not named, and replaced modules without a
+    tensor.
+    """
     targets = config.known
     where = config.path / WEIGHTS_FILE
     for module, parts in found.items():
@@ -314,7 +320,7 @@ def _check_complete(config: _Config, found: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _check_tied(where: Path, embed: str, found: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks that tied modules have the same tensors: PEFT trains them together, and saves them twice."""
+    """Raises `ConfigError` unless tied modules have equal tensors: PEFT trains them together, and saves them twice."""
     if set(found.get(embed, ())) != set(found.get(_HEAD, ())):
         raise ConfigError(
             f"{where}: ensure_weight_tying is set, but {embed} and {_HEAD} do not have the same tensors"
@@ -329,7 +335,7 @@ def _low_rank(
     plans: tuple[TensorPlan, ...],
     max_rank: int,
 ) -> Iterator[tuple[str, LowRank]]:
-    """Yields the addition to each matrix of the module."""
+    """Yields the name of each matrix of the module with its low-rank addition."""
     path = config.path
     rank = config.rank(module)
     if rank > max_rank:

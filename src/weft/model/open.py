@@ -1,4 +1,4 @@
-"""`find_model` and `open_model`: turn a name from the command line into a checked `Checkpoint`."""
+"""`find_model` and `open_model`: find the model that a name refers to, and return a checked `Checkpoint`."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ RUNNERS = ("auto", "generate", "pooling")
 OnBytes = Callable[[int, int], None]
 
 _EMBEDDED = "embedded:"
-# Models that the Hub had before names included owners; tutorials still use these names.
+# Models that were on the Hub before names included owners; tutorials still use these names.
 _OWNERS = {
     **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community"),
     "distilgpt2": "distilbert",
@@ -49,9 +49,9 @@ def open_model(
     runner: str = "auto",
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
-    """Finds a model by directory, Hub id or `embedded:…`; raises `ConfigError` if it cannot be served.
+    """Opens a model by directory, Hub id or `embedded:…`; raises `ConfigError` if it cannot be served.
 
-    `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only. `runner` is the task:
+    `dtype` other than "auto" rounds the weights to that type. `revision` is only for Hub ids. `runner` is the task:
     "generate", "pooling" or, for the task in the model's files, "auto".
     """
     found = find_model(name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
@@ -76,7 +76,7 @@ def find_model(
 
 
 def find_served(config: ModelConfig) -> Checkpoint:
-    """Finds the model of a configuration that another process resolved."""
+    """Finds the model of a configuration that another process has resolved."""
     return find_model(
         config.model,
         revision=config.revision,
@@ -151,13 +151,13 @@ def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Pat
 
 
 def _hub_file(name: str) -> tuple[str, str] | None:
-    """Returns the Hub id, and the GGUF file that the name gives after a colon."""
+    """Returns the Hub id, and the GGUF file that the name has after a colon; None if the name has no such form."""
     repo_id, _, file = name.partition(":")
     return (repo_id, file) if file and is_hub_id(repo_id) and _local_path(name) is None else None
 
 
 def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) -> FileOverrides:
-    """Returns the overrides with the tokenizer's directory in place of its name."""
+    """Returns the overrides with the tokenizer's name replaced by its local directory."""
     name = overrides.tokenizer
     if name is None:
         return overrides
@@ -168,7 +168,7 @@ def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) ->
 def find_tokenizer(
     name: str, *, revision: str | None = None, on_bytes: OnBytes | None = None, what: str = ""
 ) -> Path:
-    """Returns the directory of a tokenizer's files: the named one, or a download from the Hub (see `_fetch`)."""
+    """Returns the directory of a tokenizer's files: the named directory, or a download from the Hub."""
     path = _local_directory(name)
     if path is None and not is_hub_id(name):
         raise ConfigError(f"{what}{shown(name)}: no such directory, and not a Hub id (owner/name)")
@@ -197,7 +197,7 @@ def _local_directory(name: str) -> Path | None:
 
 
 def _local_path(name: str) -> Path | None:
-    """Returns the path if something exists there."""
+    """Returns the path if a file or directory exists there; otherwise None."""
     try:
         path = Path(name).expanduser()
         return path if name and path.exists() else None

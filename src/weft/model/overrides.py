@@ -13,14 +13,14 @@ from weft.model.generation import MAX_NEW_TOKENS
 
 _NAMES = {"gguf": "a GGUF file"}
 GENERATION = "generation_config.json"
-# Its keys beside sampling defaults.
+# Keys of the file besides sampling defaults.
 _OTHER_KEYS = frozenset(
     ("eos_token_id", "bos_token_id", "pad_token_id", "do_sample", MAX_NEW_TOKENS)
 )
 
 
 def read_overrides(options: EngineOptions) -> FileOverrides:
-    """Returns the overrides in `options`; parses their JSON."""
+    """Returns the overrides in `options`, with their JSON parsed."""
     overrides = FileOverrides(
         tokenizer=options.tokenizer,
         hf_overrides=_object("--hf-overrides", options.hf_overrides),
@@ -48,7 +48,7 @@ def _object(flag: str, given: str | dict[str, Any] | None) -> dict[str, Any]:
 def read_generation(
     files: Mapping[str, bytes], where: str, overrides: FileOverrides = NO_OVERRIDES
 ) -> Fields:
-    """Returns generation_config.json of the model's `files`, or its replacement."""
+    """Returns generation_config.json of the model's `files`, or the user's replacement."""
     source = overrides.generation_config
     values: dict[str, object] = {}
     if source == "auto":
@@ -66,7 +66,7 @@ def read_generation(
 
 
 def check_weight_format(name: str, overrides: FileOverrides, *found: str) -> None:
-    """Raises `ConfigError` for a model in another format than requested; `found` has the formats of its files."""
+    """Raises `ConfigError` if the model's files are in other formats (`found`) than the requested one."""
     wanted = overrides.weight_format
     if wanted == "auto" or wanted in found:
         return

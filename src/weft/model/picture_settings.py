@@ -1,4 +1,4 @@
-"""Reads preprocessor_config.json, or the part of processor_config.json: how a model's pictures are prepared."""
+"""Reads preprocessor_config.json, or its part of processor_config.json: settings for the preparation of pictures."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _MAX_PIXELS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class TowerSizes:
-    """Sizes of a tower: a patch in pixels, the patches of a token in one direction, and the frames of a patch."""
+    """Sizes of a tower: a patch in pixels, a token's patches in one direction, and a patch's frames."""
 
     patch_size: int
     merge_size: int = 1
@@ -37,8 +37,9 @@ class TowerSizes:
 
 
 def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings | None:
-    """Returns the settings for a model's tower; None if the checkpoint has no such file. `ConfigError` for values
-    that are not supported.
+    """Returns the picture settings for a model's tower; None if the checkpoint has no such file.
+
+    Raises `ConfigError` for values that are not supported.
     """
     fields = _read_file(directory)
     if fields is None:
@@ -58,7 +59,9 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
 
 
 def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
-    """Returns the facts of a model with a tower; None if its files do not say how pictures are prepared."""
+    """Returns the facts for pictures of a model with a tower; None if its files do not say how pictures are
+    prepared.
+    """
     tower = spec.tower
     if tower is None:
         return None
@@ -102,7 +105,7 @@ def _with_marks(settings: Lines, directory: Path) -> Lines:
 
 
 def _native(fields: Fields, sizes: TowerSizes) -> NativeSize:
-    """Old files have `min_pixels` and `max_pixels`, newer ones a `size` with both."""
+    """Returns the settings; old files have `min_pixels` and `max_pixels`, newer ones a `size` with both."""
     size = fields.object("size") or Fields({}, fields.where)
     side = sizes.patch_size * sizes.merge_size
     least, most = (

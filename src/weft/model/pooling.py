@@ -1,6 +1,6 @@
-"""`PoolingSpec`: how a checkpoint pools hidden states, if it does not generate text.
+"""`PoolingSpec`: how a model that does not generate text pools hidden states.
 
-It is read from config.json and from the files of sentence-transformers.
+The spec is read from config.json and from the files of sentence-transformers.
 """
 
 import json
@@ -23,7 +23,7 @@ _POOLING_PREFIX = "pooling_mode_"
 
 
 class Scale(StrEnum):
-    """Function applied to a classifier's scores."""
+    """Function that is applied to a classifier's scores."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
@@ -48,9 +48,9 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingSpec:
-    """Pooling of a model. With `head` the model classifies; without, it embeds, as the other fields say.
+    """Pooling of a model. With a `head` the model classifies; without, it makes embeddings.
 
-    `dimensions` are the lengths that an embedding may be cut to; none with `is_matryoshka` means any length.
+    `dimensions` are the lengths to which an embedding may be shortened; empty with `is_matryoshka` means any length.
     `default_length` is the number of tokens that the authors recommend. `prompt` is prepended to every text.
     """
 
@@ -74,14 +74,14 @@ class PoolingSpec:
 
 
 def is_embedder(path: Path) -> bool:
-    """True if there are files of sentence-transformers."""
+    """True if the directory has files of sentence-transformers."""
     return (path / MODULES).exists()
 
 
 def read_embedding(
     path: Path, config: Fields, hidden_size: int, default: PoolingKind
 ) -> PoolingSpec:
-    """Returns how the checkpoint at `path` embeds; `default`, normalised, if no file says it."""
+    """Returns how the checkpoint at `path` makes embeddings; `default`, normalised, if no file says so."""
     kind, normalize = default, True
     if is_embedder(path):
         kind, normalize = _read_modules(path, hidden_size, default)
@@ -100,7 +100,7 @@ def read_embedding(
 
 
 def read_labels(config: Fields) -> tuple[str, ...]:
-    """Returns the names of the classes, by number."""
+    """Returns the names of the classes, in the order of their numbers."""
     named = config.object("id2label")
     count = config.integer_or("num_labels", len(named.values) if named else 2, high=MAX_LABELS)
     if named is None:
@@ -112,7 +112,7 @@ def read_labels(config: Fields) -> tuple[str, ...]:
 
 
 def read_scale(config: Fields, num_labels: int) -> Scale:
-    """Returns the function of scores: the one in a cross-encoder's config, else the one for the kind of problem."""
+    """Returns the function for scores: the one in a cross-encoder's config, or else the one for the problem type."""
     nested = config.object("sentence_transformers") or Fields({}, config.where)
     for fields, key in (
         (nested, "activation_fn"),
@@ -145,7 +145,7 @@ def _named_scale(fields: Fields, key: str) -> Scale:
 
 
 def _read_modules(path: Path, hidden_size: int, default: PoolingKind) -> tuple[PoolingKind, bool]:
-    """Reads the modules after the transformer: a pooling, and optionally a normalisation."""
+    """Returns the pooling after the transformer, and whether a normalisation follows."""
     where = path / MODULES
     kind, normalize = default, False
     for name, directory in _modules(where)[1:]:
@@ -163,8 +163,8 @@ def _read_modules(path: Path, hidden_size: int, default: PoolingKind) -> tuple[P
 
 
 def _modules(where: Path) -> list[tuple[str, str]]:
-    """Returns name and directory of each module, in order; the first is the transformer itself."""
-    # The file is a list, and `parse_object`, which has the necessary checks, reads objects only.
+    """Returns the type and directory of each module, in order; the first module is the transformer itself."""
+    # The file is a list, but `parse_object`, which has the necessary checks, reads only objects.
     listed = parse_object(b'{"modules":' + read_bytes(where) + b"}", str(where))["modules"]
     found = []
     for entry in listed if isinstance(listed, list) else [None]:
@@ -185,7 +185,7 @@ def _read_pooling(where: Path, hidden_size: int) -> PoolingKind:
         fields.refuse("word_embedding_dimension", f"the hidden_size ({hidden_size})")
     kinds = {"cls_token": PoolingKind.CLS, "lasttoken": PoolingKind.LAST}
     kinds["mean_tokens"] = PoolingKind.MEAN
-    if fields.has("pooling_mode"):  # the newer spelling: one name
+    if fields.has("pooling_mode"):  # the newer setting: one name
         kinds = {"cls": PoolingKind.CLS, "lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN}
         chosen = [fields.text("pooling_mode")]
     else:
@@ -209,7 +209,7 @@ def _read_length(path: Path) -> tuple[int | None, bool]:
 
 
 def _read_prompt(path: Path) -> str:
-    """Returns the prompt to prepend to every text, if the authors set a default one."""
+    """Returns the prompt to prepend to every text, if the authors set a default prompt; otherwise ""."""
     if not (path / PROMPTS).exists():
         return ""
     fields = read_fields(path / PROMPTS)

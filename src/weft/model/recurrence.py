@@ -1,7 +1,7 @@
-"""Layers that keep a state per sequence instead of keys and values: the kinds and their sizes.
+"""Layers that store a state per sequence instead of keys and values: their kinds and sizes.
 
-For every kind "conv" is the matrix of a short convolution [conv_size, conv_width]; the other tensors besides the
-linear layers are vectors.
+For every kind "conv" is the matrix of a short convolution [conv_size, conv_width]; the other tensors besides the linear
+layers are vectors.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class DeltaSpec:
-    """A gated delta net; see `weft.compute.arithmetic.delta` for its computation.
+    """Sizes of a gated delta net; `weft.compute.arithmetic.delta` explains its computation.
 
-    Its linear layers make queries and keys of `num_key_heads`, and values and gates of `num_value_heads`; each key
-    head belongs to the same number of adjacent value heads. Queries, keys and values first go through a short
-    convolution over `conv_width` rows. `is_by_key_head`: rows of the first linear layer are ordered by key head, each
-    with everything that belongs to it; otherwise all queries come first, then all keys, and so on.
+    Its linear layers make queries and keys of `num_key_heads`, and values and gates of `num_value_heads`; each key head
+    belongs to the same number of adjacent value heads. Queries, keys and values first go through a short convolution
+    over `conv_width` rows. `is_by_key_head`: rows of the first linear layer are ordered by key head, each with all that
+    belongs to it; otherwise all queries come first, then all keys, and so on.
     """
 
     num_key_heads: int
@@ -27,16 +27,16 @@ class DeltaSpec:
     conv_width: int
     is_by_key_head: bool
     has_conv_bias: ClassVar[bool] = False
-    has_bias: ClassVar[bool] = False  # of what leads in and out
+    has_bias: ClassVar[bool] = False  # the linear layers before and after have no biases
 
     @property
     def keys_size(self) -> int:
-        """Number of elements of all keys, and of all queries."""
+        """Number of elements of all keys, which equals that of all queries."""
         return self.num_key_heads * self.key_size
 
     @property
     def inner_size(self) -> int:
-        """Number of elements of all values, and of all gates."""
+        """Number of elements of all values, which equals that of all gates."""
         return self.num_value_heads * self.value_size
 
     @property
@@ -46,8 +46,8 @@ class DeltaSpec:
 
     @property
     def products(self) -> Mapping[str, int]:
-        """The first linear layers in order, with their output sizes: channels and gates, then b and a of each
-        value head.
+        """The first linear layers in order, with their output sizes: channels and gates, then b and a of each value
+        head.
         """
         if self.is_by_key_head:
             return {
@@ -64,24 +64,26 @@ class DeltaSpec:
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """Linear layers that quantization includes: not b and a, on which the whole state depends."""
+        """Linear layers that are quantized; b and a are not, because the whole state depends on them."""
         return ("delta_qkvz",) if self.is_by_key_head else ("delta_qkv", "delta_z")
 
     @property
     def vectors(self) -> Mapping[str, int]:
-        """Vectors with one number per head, and the vector that scales a head's outputs, with their sizes."""
+        """Vectors with their sizes: vectors with one number per head, and the vector that scales a head's outputs."""
         heads = self.num_value_heads
         return {"a_log": heads, "step_bias": heads, "output_scale": self.value_size}
 
     @property
     def out(self) -> str:
-        """The linear layer after the recurrence."""
+        """Name of the linear layer after the recurrence."""
         return "delta_out"
 
     @property
     def state_size(self) -> int:
-        """Number of floats per sequence: rows of channels that the convolution looks back at, oldest first; then a
-        matrix [key_size, value_size] per value head.
+        """Number of floats of state per sequence.
+
+        First come the previous rows of channels for the convolution, oldest first, then a matrix [key_size, value_size]
+        per value head.
         """
         matrices = self.num_value_heads * self.key_size * self.value_size
         return (self.conv_width - 1) * self.conv_size + matrices
@@ -89,15 +91,15 @@ class DeltaSpec:
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Spec:
-    """A Mamba-2 layer: from each row "mamba_in" makes a gate, x, B, C and a time step per head.
+    """Sizes of a Mamba-2 layer: from each row "mamba_in" makes a gate, x, B, C and a time step per head.
 
     x, B and C go through a short convolution over `conv_width` rows, channel by channel, and SiLU. A time step dt is
-    softplus(dt + its bias), clamped to `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`,
-    and uses B and C of its group. For each row the matrix is multiplied by exp(-exp(A_log) dt), and the outer product
-    of dt B and x is added; the head's output is C times the matrix, plus D x. The outputs of all heads are multiplied
-    by SiLU of the gate, normed by group, and go through "mamba_out".
+    softplus(dt + its bias), clamped to `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`, and
+    uses B and C of its group. For each row the matrix is multiplied by exp(-exp(A_log) dt), and the outer product of dt
+    B and x is added; the head's output is C times the matrix, plus D x. The outputs of all heads are multiplied by SiLU
+    of the gate, normed by group, and go through "mamba_out".
 
-    A sequence keeps those matrices, and the rows that the convolution looks back at.
+    A sequence's state is the heads' matrices, and the previous rows for the convolution.
     """
 
     num_heads: int
@@ -106,7 +108,7 @@ class Mamba2Spec:
     num_groups: int
     conv_width: int
     has_conv_bias: bool = True
-    has_bias: bool = False  # of what leads in and out
+    has_bias: bool = False  # of the linear layers before and after
     min_step: float = 0.0
     max_step: float = math.inf
 
@@ -132,25 +134,27 @@ class Mamba2Spec:
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """Linear layers that quantization includes."""
+        """Linear layers that are quantized."""
         return ("mamba_in",)
 
     @property
     def vectors(self) -> Mapping[str, int]:
-        """Vectors with one number per head ("skip" is D), and the vector that scales all outputs, with their
-        sizes.
+        """Vectors with their sizes: vectors with one number per head ("skip" is D), and the vector that scales all
+        outputs.
         """
         of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), self.num_heads)
         return of_heads | {"output_scale": self.inner_size}
 
     @property
     def out(self) -> str:
-        """The linear layer after the recurrence."""
+        """Name of the linear layer after the recurrence."""
         return "mamba_out"
 
     @property
     def state_size(self) -> int:
-        """Number of elements per sequence: [conv_width - 1, conv_size], then [num_heads, state_dim, head_dim]."""
+        """Number of elements of state per sequence: [conv_width - 1, conv_size], then [num_heads, state_dim,
+        head_dim].
+        """
         return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
 
 

@@ -1,6 +1,4 @@
-"""`ModelSpec`: one description for the descendants of Llama and BERT, by switches; `EchoSpec`: a model without
-weights.
-"""
+"""`ModelSpec`: one description, by switches, of models like Llama and BERT; `EchoSpec`: a model without weights."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,19 +11,19 @@ MAX_CONV_WIDTH = 64  # of every short convolution
 
 
 class QkNorm(StrEnum):
-    """Normalisation of queries and keys; before rope, except for the last."""
+    """Normalisation of queries and keys; before rope, except for HEAD_AFTER_ROPE."""
 
     NONE = "none"
-    HEAD = "head"  # each head by itself
+    HEAD = "head"  # each head separately
     FULL = "full"  # all heads together, before they are split
-    HEAD_AFTER_ROPE = "head_after_rope"  # each head by itself, once it is rotated
+    HEAD_AFTER_ROPE = "head_after_rope"  # each head separately, after its rotation
 
 
 class NormPlacement(StrEnum):
-    """Placement of norms in a layer, around attention and around the MLP alike."""
+    """Placement of norms in a layer, the same for attention and for the MLP."""
 
-    BEFORE = "before"  # the input of either
-    AFTER = "after"  # the output of either
+    BEFORE = "before"  # on the input of each
+    AFTER = "after"  # on the output of each
     BOTH = "both"
     PARALLEL = "parallel"  # the input of either, which for the MLP too is the layer's input
     SUM = "sum"  # the sum of input and output, in place of the sum; then there is no norm after the last layer
@@ -101,15 +99,15 @@ class ExpertsSpec:
 
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
-    """Latent attention: a token keeps one vector for all heads, from which each head makes its own key and value.
+    """Latent attention: a token stores one vector for all heads, from which each head computes its own key and value.
 
-    The vector has `rank` normed elements, followed by `rope_size` elements that carry the rope. A head's key is
-    `key_size` elements made from the first part, followed by the second part; its value of `value_size` elements is
-    made from the first part alone. The matrices that make a head's key and value are multiplied into its query and
-    into its attention output instead, so that all heads attend to the vectors themselves.
+    The vector has `rank` normed elements, followed by `rope_size` elements that are rotated (rope). A head's key is
+    `key_size` elements computed from the first part, followed by the second part; its value of `value_size` elements is
+    computed only from the first part. The matrices for a head's key and value are multiplied into its query and into
+    its attention output instead, so that all heads attend to the vectors themselves.
 
-    Queries come from the hidden state or, with a `query_rank`, from a normed vector of this size that is made from
-    it. `is_interleaved`: element 2i is rotated with 2i + 1.
+    Queries are computed from the hidden state or, with a `query_rank`, from a normed vector of this size that is
+    computed from the hidden state. `is_interleaved`: element 2i is rotated with 2i + 1.
     """
 
     rank: int
@@ -130,13 +128,13 @@ class LatentSpec:
 class LayerSpec:
     """Properties that differ between layers.
 
-    With a `conv_width` a layer has a short convolution instead of attention. From each row "conv_in" makes three
-    parts, B, C and x. The products B * x of `conv_width` rows, the last being the row's own, are weighted channel by
-    channel and summed; C times the sum goes through "conv_out". The layer keeps the products of the previous rows
-    from step to step. A `recurrence` instead of attention keeps a state per sequence.
+    With a `conv_width` a layer has a short convolution instead of attention. From each row "conv_in" makes three parts,
+    B, C and x. The products B * x of `conv_width` rows, the last being the row's own, are weighted channel by channel
+    and summed; C times the sum goes through "conv_out". The layer stores the products of the previous rows from step to
+    step. A `recurrence` instead of attention stores a state per sequence.
 
-    `window` is the number of keys that a row sees up to its own, which is included, and in the other direction too if
-    the model is not causal; None: all. `has_attention_norm` is False if the norm before attention is left out.
+    `window` is the number of keys that a row attends to, up to and including its own; also in the other direction if
+    the model is not causal; None: all. `has_attention_norm` is False if there is no norm before attention.
     """
 
     rope: RopeSpec | None = None
@@ -147,8 +145,9 @@ class LayerSpec:
     experts: ExpertsSpec | None = None  # instead of the MLP
 
     def mixing(self, attention: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-        """Returns the linear layers into and out of the layer's token mixing; for attention the former are as
-        given.
+        """Returns the names of the linear layers before and after the layer's token mixing.
+
+        For attention, `attention` are the names of the layers before it.
         """
         if self.recurrence is not None:
             return self.recurrence.rounded, self.recurrence.out
@@ -157,15 +156,14 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A complete model: a decoder if `is_causal`, else an encoder, whose rows see their whole sequence.
+    """A complete model: a decoder if `is_causal`, otherwise an encoder, whose rows attend to their whole sequence.
 
     The computation of each switch is in `weft.compute.reference.runner` and, for encoders, in
-    `weft.compute.reference.encoder`. `num_positions` 0 means no learned positions; row i takes position embedding `i
-    + position_offset`. `embed_size` is the width of a tied embedding that is stored narrower than the hidden state:
-    the matrices from it and back to it are multiplied into embedding and head at loading, which gives the same
-    result. `has_sinks`: each head has a learned logit in the softmax of attention that has no value.
-    `has_output_gate`: beside each head's query "q" makes as many elements again, and their sigmoids multiply the
-    head's attention output.
+    `weft.compute.reference.encoder`. `num_positions` 0 means no learned positions; row i takes position embedding `i +
+    position_offset`. `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: the
+    matrices from it and back to it are multiplied into embedding and head at loading, which gives the same result.
+    `has_sinks`: each head has a learned logit in the softmax of attention that has no value. `has_output_gate`: beside
+    each head's query "q" makes as many elements again, and their sigmoids multiply the head's attention output.
 
     With a `swiglu_limit` the MLP joins gate and up differently: the gate is clamped from above at the limit, up from
     both sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
@@ -175,8 +173,8 @@ class ModelSpec:
 
     `tower` turns pictures into rows of the input. With `rope_sections` the three positions of a row (`rope_positions`
     of the batch: frame, row, column) share the rotary pairs: the sections say how many pairs follow each. In sections
-    the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns, and the pairs
-    that remain follow the first. `sees_items_whole`: the rows of an item see each other in both directions.
+    the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns, and the pairs that
+    remain follow the first. `sees_items_whole`: the rows of an item attend to each other in both directions.
     """
 
     vocab_size: int
@@ -242,23 +240,23 @@ class ModelSpec:
 
     @property
     def num_attention_layers(self) -> int:
-        """Number of layers that keep keys and values."""
+        """Number of layers that store keys and values."""
         return sum(not (layer.conv_width or layer.recurrence) for layer in self.layers)
 
     @property
     def slot_size(self) -> int:
-        """Number of elements that layers with a recurrence keep per sequence."""
+        """Number of elements of state that recurrent layers store per sequence."""
         return sum(layer.recurrence.state_size for layer in self.layers if layer.recurrence)
 
     @property
     def state_size(self) -> int:
-        """Number of elements that convolution layers keep per block: the state at the block's end, to continue
+        """Number of elements that convolution layers store per block: the state at the block's end, to continue
         from.
         """
         return sum(self.hidden_size * max(layer.conv_width - 1, 0) for layer in self.layers)
 
     def mlp_size(self, layer: LayerSpec) -> int:
-        """Returns the width of the layer's MLP or shared expert, which every token uses; 0 if there is neither."""
+        """Returns the width of the layer's MLP or shared expert, which every token uses; 0 without either."""
         return self.intermediate_size if layer.experts is None else layer.experts.shared_size
 
     @property
@@ -274,7 +272,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class EchoSpec:
-    """A model without maths: repeats the prompt, then `eos_token_id`, at a set pace."""
+    """A model without weights: repeats the prompt, then `eos_token_id`, at a fixed rate."""
 
     vocab_size: int
     eos_token_id: int

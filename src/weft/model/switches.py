@@ -1,4 +1,4 @@
-"""Switches that decoders, encoders and towers share."""
+"""Enumerations that the specs of decoders, encoders and towers share."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ class Norm(StrEnum):
 
 
 class Activation(StrEnum):
-    """Activation of the MLP's gate, or of the MLP itself without a gate; also of a classifier's dense layer."""
+    """Activation of the MLP's gate, of an MLP without a gate, or of a classifier's first linear layer."""
 
     SILU = "silu"
     GELU = "gelu"  # exact, by the error function

@@ -1,1 +1,1 @@
-"""Models that need no download: one trained toy in the package, and two made in memory."""
+"""Models that need no download: a small trained model in the package, and models made in memory."""

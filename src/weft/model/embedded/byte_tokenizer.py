@@ -1,4 +1,7 @@
-"""A byte-level tokenizer made in memory: 256 bytes, three special tokens, and filler words up to any size."""
+"""A byte-level tokenizer made in memory:
+
+256 bytes, three special tokens, and filler tokens up to any vocabulary size.
+"""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +21,7 @@ CHATML = (
 
 
 def tokenizer_files(vocab_size: int, eos_token: str) -> dict[str, bytes]:
-    """Returns tokenizer.json and tokenizer_config.json. Token id b is byte b for every b below 256."""
+    """Returns tokenizer.json and tokenizer_config.json. The token id of each byte equals the byte."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": eos_token,

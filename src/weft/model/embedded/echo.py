@@ -1,4 +1,4 @@
-"""`embedded:echo?…`: repeats the prompt at a set pace, to test clients and routers without a model."""
+"""The model `embedded:echo?…`: repeats the prompt at a fixed rate, to test clients and routers without weights."""
 
 import json
 from types import MappingProxyType
@@ -20,8 +20,9 @@ _KEYS = ("ttft_ms", "itl_ms", "vocab", "max_len")
 
 
 def open_echo(name: str, query: str) -> Checkpoint:
-    """Returns the echo model at the pace in `query`. `<|im_end|>` does not end an answer, because prompts contain
-    it.
+    """Returns the echo model with the rate in `query`.
+
+    `<|im_end|>` does not end an answer, because prompts contain it.
     """
     parameters = parse_parameters("echo", query, _KEYS)
     vocab_size = parameters.integer("vocab", 512, low=MIN_VOCAB, high=2**20)

@@ -1,4 +1,4 @@
-"""The part after `?` in `embedded:…?key=value&…`: parsed, with errors that name the key."""
+"""The part after `?` in `embedded:…?key=value&…`: parsing, with errors that name the key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from weft.model.fields import shown
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters of one embedded model. Error messages list `allowed`."""
+    """The parameters in the name of an embedded model. Error messages list the keys in `allowed`."""
 
     model: str
     values: Mapping[str, str]
     allowed: tuple[str, ...]
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        """Raises the `ConfigError` for `key`."""
+        """Raises a `ConfigError` that names `key` and the `allowed` values."""
         raise ConfigError(
             f"embedded:{self.model}: {key} is {shown(self.values[key])}; it must be {allowed}"
         )
 
     def integer(self, key: str, default: int, *, low: int = 1, high: int = 2**24) -> int:
-        """Returns a whole number in [low, high]."""
+        """Returns the whole number of `key` in [low, high]; `default` if the key is absent."""
         text = self.values.get(key)
         if text is None:
             return default
@@ -37,7 +37,7 @@ class Parameters:
         return int(text)
 
     def milliseconds(self, key: str) -> float:
-        """Returns a time in milliseconds as seconds; 0 when absent."""
+        """Returns the value of `key`, given in milliseconds, in seconds; 0 if the key is absent."""
         text = self.values.get(key)
         if text is None:
             return 0.0
@@ -50,14 +50,14 @@ class Parameters:
         return value / 1000
 
     def flag(self, key: str) -> bool:
-        """Returns true or false; false when absent."""
+        """Returns the value of `key`, true or false; False if the key is absent."""
         text = self.values.get(key, "false").lower()
         if text not in ("true", "false", "1", "0"):
             self.refuse(key, "true or false")
         return text in ("true", "1")
 
     def choice(self, key: str, default: str, choices: tuple[str, ...]) -> str:
-        """Returns one of `choices`; `default` when absent."""
+        """Returns the value of `key`, one of `choices`; `default` if the key is absent."""
         text = self.values.get(key, default)
         if text not in choices:
             self.refuse(key, "one of " + ", ".join(choices))
@@ -65,7 +65,7 @@ class Parameters:
 
 
 def parse_parameters(model: str, query: str, allowed: tuple[str, ...]) -> Parameters:
-    """Parses `query`, key=value pairs joined by &; refuses unknown, repeated and empty ones."""
+    """Parses `query`, key=value pairs joined by &; raises `ConfigError` for unknown, repeated and empty keys."""
     values: dict[str, str] = {}
     for pair in query.split("&") if query else []:
         key, equals, value = pair.partition("=")

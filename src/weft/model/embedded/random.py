@@ -1,4 +1,4 @@
-"""`embedded:random?…`: a decoder of any size with random weights, drawn from a seed and each tensor's name."""
+"""The models `embedded:random?…`: decoders of any size with random weights, made from a seed and each tensor's name."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on 
 
 
 def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Checkpoint:
-    """Returns the model that `query` describes; a `dtype` other than auto rounds the weights further."""
+    """Returns the model that `query` describes; a `dtype` other than "auto" rounds the weights to this type."""
     parameters = parse_parameters("random", query, _KEYS)
     values = _config(parameters)
     config = read_config(values, name)
@@ -114,8 +114,9 @@ def _max_len(parameters: Parameters) -> int:
 
 
 def _hybrid(parameters: Parameters) -> dict[str, object] | None:
-    """Returns the config of a family with convolutions of this width instead of attention, except in every second
-    layer.
+    """Returns the config of a model with convolutions instead of attention in every second layer; None without them.
+
+    The parameter is the width of the convolutions.
     """
     width = parameters.integer("conv", 0, low=0, high=64)
     if not width:
@@ -147,8 +148,9 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
 
 
 def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
-    """Returns the config of Qwen3-Next with gated delta nets of this many value heads, except in every second
-    layer.
+    """Returns a Qwen3-Next config with gated delta nets instead of attention in every second layer; None without them.
+
+    The parameter is the number of value heads of a delta net.
     """
     heads = parameters.integer("delta", 0, low=0, high=2**12)
     if not heads:
@@ -166,7 +168,10 @@ def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
 
 
 def _mamba(parameters: Parameters, hidden: int) -> dict[str, object] | None:
-    """Returns the config of Bamba with Mamba-2 layers of this many heads, except in every second layer."""
+    """Returns a Bamba config with Mamba-2 layers instead of attention in every second layer; None without them.
+
+    The parameter is the number of heads of a Mamba-2 layer.
+    """
     heads = parameters.integer("mamba", 0, low=0, high=2**12)
     if not heads:
         return None
@@ -186,7 +191,7 @@ def _mamba(parameters: Parameters, hidden: int) -> dict[str, object] | None:
 
 
 def _layer_types(parameters: Parameters, key: str) -> list[str]:
-    """Returns the layer types of a family with recurrent states; refuses parameters of other families."""
+    """Returns the types of all layers for a family with recurrent states; refuses parameters of other families."""
     given = parameters.values.keys() - {*_BESIDE_STATES, key}
     if given:
         raise ConfigError(
@@ -204,7 +209,10 @@ def _dense(qk_norm: bool) -> dict[str, object]:
 
 
 def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, object] | None:
-    """Returns the config of DeepSeek-V3 with latent vectors of the width `latent`; the first layer has an MLP."""
+    """Returns a DeepSeek-V3 config whose latent vectors have the width `latent`; None without.
+
+    The first layer has an MLP.
+    """
     rank = parameters.integer("latent", 0, low=0, high=2**12)
     query_rank = parameters.integer("latent_queries", 0, low=0, high=2**12)
     if rank == 0:
@@ -237,7 +245,7 @@ def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, obj
 
 
 def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, object] | None:
-    """Returns the config of a family with experts, each of the width `intermediate`."""
+    """Returns the config of a family with experts, each of the width `intermediate`; None without experts."""
     count = parameters.integer("experts", 0, low=0, high=4096)
     per_token = parameters.integer("experts_per_token", min(2, max(count, 1)), high=4096)
     shared = parameters.integer("shared", 0, low=0, high=2**18)
@@ -297,7 +305,7 @@ def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
         is_scale = "norm" in plan.name or plan.name.endswith(".output_scale")
         values = 1.0 + 0.1 * uniform if is_scale else 0.3 * uniform
     else:
-        # Uniform numbers on [-1, 1) have variance 1/3; matrices preserve the size of their inputs.
+        # Uniform numbers on [-1, 1) have variance 1/3. Matrices preserve the magnitude of their inputs.
         deviation = 1.0 if plan.name == "embed" else plan.shape[1] ** -0.5
         spread = _HEAD_SPREAD if plan.name == "head" else 1.0
         values = uniform * np.float32(deviation * spread * 3**0.5)
@@ -307,8 +315,9 @@ def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
 
 
 def _uniform(key: str, size: int) -> NDArray[np.float32]:
-    """Returns `size` multiples of 2^-15 in [-1, 1). The numbers are raw generator bits, so every release of numpy
-    gives the same ones.
+    """Returns `size` multiples of 2^-15 in [-1, 1).
+
+    The numbers are raw bits of the generator, so every release of numpy gives the same numbers.
     """
     state = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     words = np.random.SFC64(state).random_raw((size + 3) // 4)

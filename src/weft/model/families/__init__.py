@@ -1,1 +1,1 @@
-"""Families of models: turn config.json into a `ModelSpec`, with one table row per family."""
+"""Model families: conversion of config.json to a `ModelSpec`, with one table row per family."""

@@ -1,5 +1,6 @@
-"""Families of decoders: one row per family, in a module of its lineage, by which `weft.model.families.decoders` reads
-configs.
+"""Table of decoder families: one row per family, in the module of its lineage.
+
+`weft.model.families.decoders` reads configs by these rows.
 """
 
 from collections.abc import Mapping

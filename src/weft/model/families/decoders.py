@@ -1,6 +1,4 @@
-"""Turns config.json into the `ModelSpec` of a decoder, by the row of its family; keys that no row reads are
-refused.
-"""
+"""Converts config.json to the `ModelSpec` of a decoder, by the row of its family; refuses keys that no row reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from weft.model.switches import Activation, Norm
 
 _MAX_WIDTH = 2**24
 
-# Keys that change the computation, with the values that change nothing. A family that reads a key may have other
+# Keys that change the computation, each with the values that have no effect. A family that reads a key may have other
 # values.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
@@ -84,9 +82,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ModelConfigFile:
-    """config.json of a decoder: the row of its family, and the fields of its text part with defaults.
+    """A decoder's config.json: the row of its family, and the fields of its text part with defaults.
 
-    `task` is the end of the architecture's name: the task that the checkpoint was saved for.
+    `task` is the end of the architecture's name: the task for which the checkpoint was saved.
     """
 
     model_type: str
@@ -98,7 +96,7 @@ class ModelConfigFile:
 
 
 def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
-    """Finds the family of a config; refuses an unknown one with a way out."""
+    """Returns a config with the row of its family; the error for an unknown family says what to do."""
     top = Fields(values, where)
     architectures = top.texts("architectures")
     model_type = top.text("model_type")
@@ -123,8 +121,9 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
 
 
 def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Mapping[str, str]:
-    """Returns the alias of the number of experts, if the file uses it; the two keys must not contradict each
-    other.
+    """Returns the alias of the key for the number of experts, if the file uses the alias.
+
+    Raises `ConfigError` if the two keys contradict each other.
     """
     if family.experts is None:
         return {}
@@ -137,7 +136,7 @@ def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Ma
 
 
 def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
-    """Returns the task that a decoder of that family was saved for; None if the file is not such a decoder."""
+    """Returns the task for which a decoder of that family was saved; None if the file is not such a decoder."""
     names = (family.architecture, *family.also_saved_as)
     if not architectures or any(name in architectures for name in names):
         return "ForCausalLM"
@@ -147,7 +146,7 @@ def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
 
 
 def _top_level(top: Fields) -> dict[str, object]:
-    """Returns keys of a nested config that apply to its text part as well."""
+    """Returns the top-level keys of a nested config that also apply to its text part."""
     keys = ("tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id")
     return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
 
@@ -158,13 +157,13 @@ def _check_text_type(inner: Fields, text_types: tuple[str, ...]) -> None:
 
 
 def _tie(top: Fields) -> dict[str, object]:
-    """Returns whether the head is tied, if the top of a nested config says so: the text part then does not count."""
+    """Returns whether the head is tied, if the top level of a nested config says so: it overrides the text part."""
     key = "tie_word_embeddings"
     return {key: top.values[key]} if top.has(key) else {}
 
 
 def read_spec(config: ModelConfigFile) -> ModelSpec:
-    """Returns the decoder that `config` describes; every key that changes the result is used or refused."""
+    """Returns the spec of the decoder that `config` describes; every key that changes the result is used or refused."""
     family, fields = config.family, config.fields
     _refuse_unimplemented(family, fields)
     hidden, heads, kv_heads, head_dim = _sizes(fields)
@@ -221,7 +220,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
 
 
 def with_tower(config: ModelConfigFile, spec: ModelSpec) -> ModelSpec:
-    """Returns the spec with the tower that the file describes, and with what its pictures change in the decoder."""
+    """Returns the spec with the vision tower that the file describes, and the decoder's changes for pictures."""
     family, vision = config.family, config.top.object("vision_config")
     if family.tower is None or vision is None:
         return spec
@@ -280,7 +279,7 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
-    if "shared_intermediate_size" in family.reads:  # of the MLP, or of the shared expert
+    if "shared_intermediate_size" in family.reads:  # size of the MLP, or of the shared expert
         return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
@@ -290,7 +289,9 @@ def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
 
 
 def _adjusted(fields: Fields, size: int) -> int:
-    """Returns the size that LFM2 computes from a given one; without a multiplier it is not rounded up either."""
+    """Returns the size of an LFM2 MLP, computed from the given size; without a multiplier it is not rounded up
+    either.
+    """
     size = int(2 * size / 3)
     if fields.has("block_ffn_dim_multiplier"):
         step = fields.integer("block_multiple_of", high=_MAX_WIDTH)
@@ -322,7 +323,7 @@ def _norm_placement(family: Family, fields: Fields) -> NormPlacement:
 
 
 def _embed_size(family: Family, fields: Fields, hidden: int) -> int | None:
-    """Returns the width of embeddings that differs from the hidden size, which only tied embeddings may have."""
+    """Returns the embeddings' width if it differs from the hidden size, which is possible only for tied embeddings."""
     if "word_embed_proj_dim" not in family.reads:
         return None
     size = fields.integer_or("word_embed_proj_dim", hidden, high=_MAX_WIDTH)
@@ -371,5 +372,5 @@ def _activation(model_type: str, fields: Fields) -> Activation:
     key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
     name = fields.text(key)
     if name == "gelu" and model_type.startswith("gemma"):
-        return Activation.GELU_TANH  # early Gemma configs say gelu and mean its tanh form
+        return Activation.GELU_TANH  # early Gemma configs say gelu but mean its tanh form
     return read_activation(fields, key)

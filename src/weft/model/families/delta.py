@@ -1,4 +1,4 @@
-"""Gated delta nets in a config: the layers that have one instead of attention, and its sizes."""
+"""Gated delta nets in a config: the layers that have one instead of attention, and their sizes."""
 
 from weft.model.fields import Fields
 from weft.model.recurrence import DeltaSpec
@@ -6,7 +6,7 @@ from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
 
 _FULL, _LINEAR = "full_attention", "linear_attention"
 _MAX_HEADS = 2**12
-_MAX_SIZE = 2**12  # of a head's keys or values
+_MAX_SIZE = 2**12  # maximum size of a head's keys or values
 DELTA_KEYS = ("linear_num_value_heads", "full_attention_interval", "attn_output_gate")
 # Defaults of missing keys.
 DELTA = {
@@ -25,7 +25,7 @@ DELTA = {
 def delta_layers(
     fields: Fields, num_layers: int, rope: RopeSpec, *, is_by_key_head: bool
 ) -> tuple[LayerSpec, ...]:
-    """Returns layers with attention and this rope, and layers with gated delta nets."""
+    """Returns all layers: layers with attention and this rope, and layers with gated delta nets."""
     if fields.text("hidden_act") not in ("silu", "swish"):
         fields.refuse("hidden_act", "silu, the only activation implemented with linear_attention")
     attention, delta = LayerSpec(rope=rope), LayerSpec(recurrence=_delta(fields, is_by_key_head))

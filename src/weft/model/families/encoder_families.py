@@ -1,4 +1,4 @@
-"""Turns config.json into the `ModelSpec` of an encoder: a table with one row per family, read by one function."""
+"""Converts config.json to the `ModelSpec` of an encoder: a table with one row per family, read by one function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ _ACTIVATIONS = {
 
 Ropes = Literal["none", "one", "per_layer_type"]
 
-# GPT-2's spellings of keys, which its descendants use too, with the usual ones.
+# GPT-2's names of keys, which later families use too, with the usual names.
 GPT2_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "n_embd": "hidden_size",
@@ -46,10 +46,10 @@ GPT2_KEYS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderFamily:
-    """Fixed properties of a model type, and the config keys that decide the rest.
+    """Fixed properties of a model type, and the config keys that determine the rest.
 
-    `aliases` maps other spellings of keys to the usual ones. With `head_activation` None, sequences are classified
-    from the hidden state itself.
+    `aliases` maps other names of keys to the usual names. With `head_activation` None, sequences are classified from
+    the hidden state itself.
     """
 
     names: Names
@@ -74,7 +74,7 @@ _BERT_DEFAULTS: Mapping[str, object] = {
 }
 _ROBERTA_DEFAULTS: Mapping[str, object] = {**_BERT_DEFAULTS, "pad_token_id": 1}
 _ABSOLUTE: Mapping[str, tuple[object, ...]] = {"position_embedding_type": ("absolute",)}
-# Switches of the first releases of nomic-bert, with the only values that are supported.
+# Settings of the first releases of nomic-bert, with the only supported values.
 _NOMIC_FIXED: Mapping[str, tuple[object, ...]] = {
     "prenorm": (False,),
     "parallel_block": (False,),
@@ -191,7 +191,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 
 def read_encoder_config(values: Mapping[str, object], where: str) -> EncoderConfig:
-    """Reads a config whose model_type is in `ENCODER_FAMILIES`."""
+    """Returns a config whose model_type is in `ENCODER_FAMILIES`."""
     plain = Fields(values, where)
     model_type = plain.text("model_type")
     family = ENCODER_FAMILIES[model_type]
@@ -214,7 +214,7 @@ def read_encoder_config(values: Mapping[str, object], where: str) -> EncoderConf
 
 
 def read_encoder_spec(config: EncoderConfig) -> ModelSpec:
-    """Returns the encoder that `config` describes."""
+    """Returns the spec of the encoder that `config` describes."""
     family, fields = config.family, config.fields
     hidden = fields.integer("hidden_size", high=_MAX_WIDTH)
     heads = fields.integer("num_attention_heads", high=2**16)
@@ -256,7 +256,7 @@ def read_encoder_spec(config: EncoderConfig) -> ModelSpec:
 
 
 def read_head(config: EncoderConfig, spec: ModelSpec) -> HeadSpec | None:
-    """Returns the classifier on top, if the architecture has one."""
+    """Returns the classifier after the encoder; None if the architecture has none."""
     family, fields = config.family, config.fields
     if config.task in ("Model", "ForMaskedLM"):
         return None
@@ -294,7 +294,7 @@ def _activation(family: EncoderFamily, fields: Fields) -> Activation:
 
 
 def read_activation(fields: Fields, key: str) -> Activation:
-    """Returns the activation that `key` names; refuses unknown ones."""
+    """Returns the activation that `key` names; raises `ConfigError` for unknown ones."""
     name = fields.text(key)
     if name not in _ACTIVATIONS:
         fields.refuse(key, "one of " + ", ".join(_ACTIVATIONS))
@@ -316,7 +316,7 @@ def _layers(family: EncoderFamily, fields: Fields, head_dim: int) -> tuple[Layer
         LayerSpec(
             rope=ropes[kind],
             window=window if kind == "sliding_attention" else None,
-            has_attention_norm=index > 0,  # the embeddings are normalised already
+            has_attention_norm=index > 0,  # the embeddings are already normalised
         )
         for index, kind in enumerate(kinds)
     )

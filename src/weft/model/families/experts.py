@@ -1,4 +1,4 @@
-"""Experts of a decoder's config, and which layers have them."""
+"""Experts in a decoder's config, and the layers that have experts."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,7 +15,7 @@ _MAX_WIDTH = 2**24
 def with_experts(
     family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
 ) -> tuple[LayerSpec, ...]:
-    """Returns the layers, with experts in those that have some."""
+    """Returns the layers, with experts added to the layers that have some."""
     rule = family.experts
     if rule is None:
         return layers

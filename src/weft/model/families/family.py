@@ -1,4 +1,4 @@
-"""Row types of the table of families; `weft.model.families.decoders` reads configs by these rows."""
+"""Row types of the table of families. `weft.model.families.decoders` reads configs by these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from weft.model.families.tower import TowerRow
 from weft.model.spec import NormPlacement, QkNorm
 from weft.model.switches import Norm
 
-# Whether linear layers have biases, or the key that decides it.
+# True or False, or the key of the config that says whether linear layers have biases.
 Bias = Literal[
     "never",
     "always",
@@ -31,7 +31,7 @@ GROUP_KEYS = (
 Windows = Literal["none", "every_layer", "layer_types"]
 Recurrence = Literal[
     "none", "convolution", "mamba", "delta"
-]  # in place of attention, in some layers
+]  # instead of attention, in some layers
 
 # Values of missing keys that most families share.
 COMMON: Mapping[str, object] = MappingProxyType(
@@ -47,13 +47,13 @@ COMMON: Mapping[str, object] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsRule:
-    """How a family's config describes the layers with experts, and the experts.
+    """Rule by which a family's config describes its experts and the layers with experts.
 
-    `count`, `inner_size` and `shared_size` are keys. If the experts are `is_optional`, a count of 0 leaves the shared
-    expert alone, as an MLP. `is_normalized` None: the key norm_topk_prob decides. With `has_steps`,
+    `count`, `inner_size` and `shared_size` are keys of the config. With `is_optional`, a count of 0 leaves only the
+    shared expert, as an MLP. If `is_normalized` is None, the key norm_topk_prob decides. With `has_steps`,
     decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; otherwise every layer has experts.
-    `has_groups`: shared experts and router have DeepSeek's form and keys; the router is that of V3 with `is_sigmoid`,
-    otherwise that of V2.
+    With `has_groups`, shared experts and router have DeepSeek's form and keys; the router is DeepSeek-V3's with
+    `is_sigmoid`, otherwise DeepSeek-V2's.
     """
 
     count: str
@@ -70,13 +70,13 @@ class ExpertsRule:
 
     @property
     def other_count(self) -> str | None:
-        """Key of the count in other files of the family."""
+        """Key for the number of experts in other files of the family."""
         others = [key for key in _COUNTS if key != self.count]
         return others[0] if len(others) == 1 else None
 
     @property
     def keys(self) -> frozenset[str]:
-        """Keys that are read from a config, and are refused in families without experts."""
+        """Keys that this rule reads from a config; families without experts refuse these keys."""
         if self.has_groups:
             return frozenset({self.count, *GROUP_KEYS})
         steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
@@ -85,15 +85,15 @@ class ExpertsRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Fixed properties of a model type, and the config keys that decide the rest.
+    """Fixed properties of a model type, and the config keys that determine the rest.
 
-    `aliases` maps other spellings of keys to the usual ones. `reads` names keys that change the computation in this
-    family; other families refuse them unless neutral. `defaults` has the values of missing keys; an explicit null
-    overrides them.
+    `aliases` maps other names of keys to the usual names. `reads` has the keys that change the computation in this
+    family; other families refuse these keys unless their value has no effect. `defaults` has the values of missing
+    keys; an explicit null overrides them.
     """
 
     architecture: str
-    also_saved_as: tuple[str, ...] = ()  # other architectures in files of this model type
+    also_saved_as: tuple[str, ...] = ()  # further architecture names in files of this model type
     defaults: Mapping[str, object]
     aliases: Mapping[str, str] = field(default_factory=dict)
     names: DecoderNames = LLAMA
@@ -102,7 +102,7 @@ class Family:
     mlp_bias: Bias = "never"
     is_gated: bool = True
     norm: Norm = Norm.RMS
-    norm_bias: bool = True  # of layer norms
+    norm_bias: bool = True  # layer norms have biases
     head_bias: bool = False
     qk_norm: QkNorm = QkNorm.NONE
     recurrence: Recurrence = "none"
@@ -112,7 +112,7 @@ class Family:
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
     windows: Windows = "none"
-    window_switch: bool = False  # windows apply only with use_sliding_window
+    window_switch: bool = False  # windows apply only if use_sliding_window is true
     rope_needs_window: Literal["never", "if_any", "always"] = "never"  # "if_any" layer has a window
     window_alternates: bool = False  # every second layer below max_window_layers has a window
     rope: RopeRules = field(default_factory=RopeRules)
@@ -121,7 +121,7 @@ class Family:
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
-    tower: TowerRow | None = None  # of pictures; the text model is in the config's text_config
-    text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked
+    tower: TowerRow | None = None  # vision tower; the text model is in the config's text_config
+    text_types: tuple[str, ...] = ()  # allowed model_type of text_config; empty: not checked
     sees_items_whole: bool = False  # as in `ModelSpec`
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use

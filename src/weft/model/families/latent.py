@@ -5,7 +5,7 @@ import math
 from weft.model.fields import Fields
 from weft.model.spec import LatentSpec, RopeKind, RopeSpec
 
-# Padding of a packed head: parts of a head that follow each other have whole lanes.
+# Each part of a packed head is padded to whole lanes.
 LANES = 16
 _MAX_WIDTH = 2**16
 
@@ -44,7 +44,7 @@ DEEPSEEK_V3 = {
 
 
 def read_latent(fields: Fields) -> LatentSpec:
-    """Returns the sizes of latent attention; refuses sizes that cannot be computed with."""
+    """Returns the sizes of latent attention; raises `ConfigError` for sizes that Weft cannot compute with."""
     rank, key_size = (
         fields.integer(key, high=_MAX_WIDTH) for key in ("kv_lora_rank", "qk_nope_head_dim")
     )
@@ -71,7 +71,7 @@ def read_latent(fields: Fields) -> LatentSpec:
 
 
 def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
-    """Returns the scale by the size of a head's key; yarn's mscale_all_dim makes it larger."""
+    """Returns the attention scale, from the size of a head's key; yarn's mscale_all_dim increases the scale."""
     scale = float(latent.query_size**-0.5)
     old, new = fields.object("rope_scaling"), fields.object("rope_parameters")
     settings = old if old is not None and old.values else new
@@ -83,7 +83,9 @@ def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float
 
 
 def has_expert_groups(fields: Fields, *, is_sigmoid: bool) -> bool:
-    """True if experts are chosen in groups; refuses a way of choosing that is not the family's."""
+    """True if experts are chosen in groups; raises `ConfigError` for a way of choosing that differs from the
+    family's.
+    """
     methods = ("noaux_tc",) if is_sigmoid else ("greedy", "group_limited_greedy")
     scoring = "sigmoid" if is_sigmoid else "softmax"
     if fields.has("topk_method") and fields.text("topk_method") not in methods:

@@ -1,4 +1,4 @@
-"""Layers of a decoder's config: the kind of each, its window, its rope."""
+"""Layers in a decoder's config: the kind of each layer, its window and its rope."""
 
 from weft.model.families.delta import delta_layers
 from weft.model.families.family import Family
@@ -85,7 +85,7 @@ def _layer_types(
 
 
 def windows_in_use(family: Family, fields: Fields) -> bool:
-    """True if windows apply; some families have a window that a second key must switch on."""
+    """True if attention windows apply; in some families a second key must enable the window."""
     switched_on = not family.window_switch or fields.flag_or("use_sliding_window", False)
     return switched_on and fields.has("sliding_window")
 
@@ -100,7 +100,7 @@ def _listed_layer_types(fields: Fields, num_layers: int, allowed: tuple[str, str
 
 
 def _mixed_layer_types(fields: Fields, num_layers: int) -> list[str]:
-    """Returns the kinds of layers, attention or convolution; without keys all layers have attention."""
+    """Returns the kind of each layer, attention or convolution; without keys all layers have attention."""
     if fields.has("layer_types"):
         kinds = _listed_layer_types(fields, num_layers, (FULL, _CONV))
         return kinds if FULL in kinds else fields.refuse("layer_types", f"one with {FULL} in it")

@@ -1,4 +1,4 @@
-"""Mamba-2 in a config: the layers that have it instead of attention, and its sizes."""
+"""Mamba-2 in a config: the layers that have Mamba-2 instead of attention, and their sizes."""
 
 import math
 
@@ -8,7 +8,7 @@ from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
 
 _MAX_WIDTH = 2**24
 _MAX_HEADS = 2**16
-# Numbers of state per sequence and layer, in float32; the largest models in use have about 8 MiB.
+# Maximum number of float32 values of state per sequence and layer; the largest models in use have about 8 MiB.
 _MAX_STATE_SIZE = 2**26
 _FULL, _LINEAR = "full_attention", "linear_attention"
 _NAMES = {"attention": _FULL, "mamba": _LINEAR}
@@ -33,7 +33,7 @@ MAMBA_DEFAULTS = {
 def mamba_layers(
     fields: Fields, num_layers: int, rope: RopeSpec, *, may_lack_rope: bool
 ) -> tuple[LayerSpec, ...]:
-    """Returns layers of attention, with this rope or without one if allowed, and layers of Mamba-2."""
+    """Returns all layers: attention with this rope (or without rope, if allowed), and Mamba-2."""
     key = "position_embedding_type"
     kind = fields.values.get(key)
     if may_lack_rope and kind not in (None, "nope", "rope"):
@@ -78,7 +78,7 @@ def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
 
 
 def _step_limits(fields: Fields) -> tuple[float, float]:
-    """Returns the limits of a time step; JSON has no infinity, so transformers writes it as an object."""
+    """Returns the limits of a time step. transformers writes infinity as an object, because JSON has no infinity."""
     key = "time_step_limit"
     if not fields.has(key):
         return 0.0, math.inf
@@ -95,7 +95,7 @@ def _step_limits(fields: Fields) -> tuple[float, float]:
 
 
 def _kinds(fields: Fields, num_layers: int) -> list[str]:
-    """Returns the kinds of layers, from a list of all layers, or from one of the layers with attention."""
+    """Returns the kind of each layer, from a list of all kinds or from a list of the layers with attention."""
     if fields.has("layer_types") or not fields.has("attn_layer_indices"):
         kinds = [_NAMES.get(kind, kind) for kind in fields.texts("layer_types")]
         if len(kinds) != num_layers or any(kind not in _NAMES.values() for kind in kinds):

@@ -1,8 +1,8 @@
 """Heads for multi-token prediction, which continue from the model's last hidden states.
 
-Such a head is a decoder of one layer. Its rows are pairs: the embedding of a token, and the hidden state of the
-position before it. It produces hidden states, from which the model's own head makes logits of the token after that
-one.
+Such a head is a decoder with one layer. Its input rows are pairs: the embedding of a token, and the hidden state of the
+previous position. The head's output rows are hidden states, from which the model's own head computes logits of the
+token after the embedded one.
 """
 
 from collections.abc import Collection
@@ -14,14 +14,14 @@ from weft.model.spec import ModelSpec
 
 
 def has_mtp(names: DecoderNames, stored: Collection[str], num_layers: int) -> bool:
-    """True if the stored tensors include such a head, after `num_layers` ordinary layers."""
+    """True if the stored tensors include a multi-token prediction head, after `num_layers` ordinary layers."""
     if names.mtp is None:
         return False
     return f"{_written(names, num_layers)['join_embed_norm']}.weight" in stored
 
 
 def mtp_spec(spec: ModelSpec) -> ModelSpec:
-    """Returns the spec of the head: its layer is like the model's last layer with attention."""
+    """Returns the spec of a multi-token prediction head: its layer is like the model's last layer with attention."""
     last = next(layer for layer in reversed(spec.layers) if layer.recurrence is None)
     return replace(
         spec, layers=(last,), joins_hidden=True, has_head=False, tied_head=False, tower=None

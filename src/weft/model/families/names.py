@@ -9,12 +9,11 @@ from weft.model.spec import NormPlacement
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Tensor names of an encoder family; `spellings` has one map for each way in which its checkpoints are
-    written.
+    """Tensor names of an encoder family; `spellings` has one map for each naming scheme of its checkpoints.
 
-    A map goes from Weft's name to the checkpoint's without `.weight` or `.bias`. `layer` in it leads the tensors of a
-    layer, with `{}` for its number. Several of Weft's names may share one tensor, which then holds their rows one
-    after the other. Tensors whose names begin with an entry of `ignored` are not used for pooling.
+    A map goes from Weft's name to the checkpoint's name without `.weight` or `.bias`. The value of `layer` is the
+    prefix of a layer's tensors, with `{}` for its number. Several of Weft's names may map to one tensor, which then has
+    their rows one after the other. Tensors whose names begin with an entry of `ignored` are not used for pooling.
     """
 
     spellings: tuple[Mapping[str, str], ...]
@@ -29,7 +28,7 @@ def joined(name: str, *parts: str) -> dict[str, str]:
 class MtpNames:
     """Names of layers for multi-token prediction: full names with `{}` for the number of a layer.
 
-    Numbers continue those of the layers before (`counts_on`), or begin at 0.
+    With `counts_on`, the numbers continue those of the ordinary layers; otherwise they begin at 0.
     """
 
     names: Mapping[str, str]
@@ -38,11 +37,11 @@ class MtpNames:
 
 @dataclass(frozen=True, slots=True)
 class DecoderNames:
-    """Tensor names of a decoder family: one map as in `Names`, and more by the placement of norms.
+    """Tensor names of a decoder family: a map as in `Names`, and further names by the placement of norms.
 
     `is_transposed`: linear layers are stored as [in, out]. `has_bare_experts`: experts are stored as in gpt-oss.
-    `has_mixed_heads`: one tensor has a head's query, key and value, then those of the next. `has_neighbours`: elements
-    of a head that are rotated together are neighbours.
+    `has_mixed_heads`: one tensor has a head's query, key and value, then those of the next head. `has_neighbours`:
+    elements of a head that are rotated together are adjacent.
     """
 
     names: Mapping[str, str]
@@ -77,13 +76,13 @@ FUSED = {
     **joined("self_attn.qkv_proj", "q", "k", "v"),
     **joined("mlp.gate_up_proj", "gate", "up"),
 }
-# "post_attention_layernorm" is the norm before the MLP in families that normalise before only.
+# "post_attention_layernorm" is the norm before the MLP in families with norms only before attention and MLP.
 DECODER_NORMS = {
     NormPlacement.BEFORE: {
         "attention_norm_before": "input_layernorm",
         "mlp_norm_before": "post_attention_layernorm",
     },
-    NormPlacement.PARALLEL: {  # one norm for both
+    NormPlacement.PARALLEL: {  # one norm for both attention and MLP
         "attention_norm_before": "input_layernorm",
         "mlp_norm_before": "input_layernorm",
     },
@@ -172,7 +171,7 @@ MIXTRAL = DecoderNames(
     },
     DECODER_NORMS,
 )
-# All experts in one tensor, each with its gate before its up.
+# All experts in one tensor; for each expert, its gate precedes its up matrix.
 GRANITE_EXPERTS = DecoderNames(
     {
         **DECODER,

@@ -1,4 +1,4 @@
-"""Rotary settings of a config, in the old spelling (`rope_scaling`) and the new (`rope_parameters`)."""
+"""Rotary settings of a config, from its old key (`rope_scaling`) or its new key (`rope_parameters`)."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from weft.core.errors import ConfigError
 from weft.model.fields import Fields, shown
 from weft.model.spec import RopeKind, RopeSpec
 
-# Per kind: required keys, and optional keys. Any other key is refused, because it would change the angles.
+# Required and optional keys of each kind. Any other key is refused, because it would change the angles.
 _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "default": (frozenset(), frozenset()),
     "linear": (frozenset({"factor"}), frozenset()),
@@ -38,32 +38,32 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 class RopeRules:
     """Rules by which a family's rotary settings are read."""
 
-    partial: bool = False  # reads partial_rotary_factor
+    partial: bool = False  # the config's partial_rotary_factor is read
     per_layer_type: bool = False  # sliding layers have their own settings
     has_sections: bool = False  # sections for positions in images; a text token has the same position in all sections
     sections: tuple[int, int, int] | None = (
-        None  # where the config has none; None: sections are not used
+        None  # sections if the config has none; None: sections are not used
     )
     has_interleaved_sections: bool = False  # as in `ModelSpec`
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
 
 
 def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) -> RopeSpec:
-    """Returns the rope of layers of `layer_type` ("full_attention" or "sliding_attention")."""
+    """Returns the rope of the layers of type `layer_type` ("full_attention" or "sliding_attention")."""
     settings, theta = _settings(config, rules, layer_type)
     kind = _kind(settings, rules)
     _check_keys(settings, kind, rules)
     dim = _rotary_dim(config, settings, rules, head_dim)
     common = RopeSpec(dim=dim, theta=theta)
     if kind in ("default", "dynamic"):
-        # Dynamic scaling equals the default up to the trained length; beyond it every new token
-        # would change the angles of cached keys, so `context_length` stops there.
+        # Dynamic scaling equals the default up to the trained length. Beyond this length every new token would change
+        # the angles of cached keys, so `context_length` ends there.
         return common
     return _SCALED[kind](config, settings, common)
 
 
 def read_sections(config: Fields, rules: RopeRules, rope: RopeSpec) -> tuple[int, int, int]:
-    """Returns the number of rotary pairs of each of the three positions."""
+    """Returns the number of rotary pairs for each of the three positions."""
     assert rules.sections is not None
     settings, _ = _settings(config, rules, "full_attention")
     pairs = rope.dim // 2
@@ -78,7 +78,7 @@ def read_sections(config: Fields, rules: RopeRules, rope: RopeSpec) -> tuple[int
 
 
 def context_length(config: Fields, rules: RopeRules) -> int:
-    """Returns the maximum number of positions, scaling included."""
+    """Returns the maximum number of positions, after the scaling of rotary frequencies."""
     trained = config.integer("max_position_embeddings")
     settings, _ = _settings(config, rules, "full_attention")
     kind = _kind(settings, rules)
@@ -89,7 +89,7 @@ def context_length(config: Fields, rules: RopeRules) -> int:
 
 
 def _settings(config: Fields, rules: RopeRules, layer_type: str) -> tuple[Fields, float]:
-    """Returns the object with the settings, and theta."""
+    """Returns the config's object with the rotary settings, and theta."""
     old, new = config.object("rope_scaling"), config.object("rope_parameters")
     block = old if old is not None and old.values else new
     if block is None:

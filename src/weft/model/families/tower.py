@@ -1,4 +1,4 @@
-"""`TowerRow`: how a family's config describes its vision tower, and the names of the tower's tensors."""
+"""`TowerRow`: the way in which a family's config describes its vision tower, and the tower's tensor names."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -13,22 +13,20 @@ _MAX_LAYERS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerRow:
-    """A kind of tower.
+    """A kind of vision tower.
 
-    `read` makes the spec from the whole config, its vision_config, and the hidden size of the text model. `names`
-    maps Weft's names to those of the checkpoint, as in `DecoderNames`. `@` in them stands for one of `towers`, the
-    possible beginnings of the tower's own tensors, and `prefixes` are those of all. `unbiased` are linear layers
-    without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. `ignored`
-    tensors, by their beginnings, are not used. `has_frames`: patches are stored with the dimension of frames.
-    `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
+    `read` makes the spec from the whole config, its vision_config, and the hidden size of the text model. `names` maps
+    Weft's names to the checkpoint's names, as in `DecoderNames`. `@` in a name stands for one of `towers`, the possible
+    prefixes of the tower's own tensors; `prefixes` are the possible prefixes of all names. `unbiased` are linear layers
+    without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. Tensors
+    whose names begin with an entry of `ignored` are not used. `has_frames`: patches are stored with the dimension of
+    frames. `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
     """
 
     read: Callable[[Fields, Fields, int], TowerSpec]
     names: Mapping[str, str]
     towers: tuple[str, ...]
-    others: tuple[
-        str, ...
-    ] = ()  # beginnings of tensors outside of the tower, such as those of a projector
+    others: tuple[str, ...] = ()  # prefixes of tensors outside of the tower, such as a projector's
     prefixes: tuple[str, ...] = ("model.", "")
     unbiased: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
@@ -37,24 +35,24 @@ class TowerRow:
     has_flat_patches: bool = False
 
     def find(self, stored: Collection[str]) -> tuple[str, str] | None:
-        """Returns the prefix and the tower's beginning in a checkpoint; None if it has no tower."""
+        """Returns the prefix of all names and the tower's own prefix in a checkpoint; None if it has no tower."""
         patch = self.names["project.patch.down"] + ".weight"
         leads = ((p, tower) for p in self.prefixes for tower in self.towers)
         return next((one for one in leads if one[0] + patch.replace("@", one[1]) in stored), None)
 
     @property
     def leads(self) -> tuple[str, ...]:
-        """Beginnings of all names of a tower's tensors."""
+        """Possible beginnings of the names of a tower's tensors."""
         return tuple(p + lead for p in self.prefixes for lead in (*self.towers, *self.others))
 
 
 def read_width(vision: Fields, key: str) -> int:
-    """Returns a size of the tower."""
+    """Returns a size of the tower from the config key `key`."""
     return vision.integer(key, high=MAX_WIDTH)
 
 
 def read_heads(vision: Fields, key: str, hidden_size: int, *, unit: int) -> int:
-    """Returns the number of heads, whose size is a multiple of `unit`."""
+    """Returns the tower's number of heads; raises `ConfigError` unless a head's size is a multiple of `unit`."""
     heads = vision.integer(key, high=2**16)
     if hidden_size % heads or hidden_size // heads % unit:
         vision.refuse(
@@ -70,7 +68,7 @@ def read_num_layers(vision: Fields, key: str) -> int:
 
 
 def read_layer_list(vision: Fields, key: str, num_layers: int) -> tuple[int, ...]:
-    """Returns a list of different layers, by number."""
+    """Returns a list of layer numbers without duplicates."""
     listed = vision.values.get(key)
     is_list = isinstance(listed, list) and all(type(i) is int for i in listed)
     layers = tuple(listed) if isinstance(listed, list) and is_list else (-1,)
@@ -80,7 +78,7 @@ def read_layer_list(vision: Fields, key: str, num_layers: int) -> tuple[int, ...
 
 
 def read_side(vision: Fields, key: str) -> int:
-    """Returns the side of a square grid of learned positions, from the number of positions."""
+    """Returns the side of the square grid of learned positions; `key` has the number of positions."""
     count = vision.integer(key, high=MAX_WIDTH)
     side = math.isqrt(count)
     return side if side**2 == count else vision.refuse(key, "a square number")

@@ -1,1 +1,1 @@
-"""Files of a checkpoint: directories, safetensors, tensor layouts, and changes after loading."""
+"""Files of a checkpoint: directories, safetensors, tensor layouts, and detection of changed files."""

@@ -1,4 +1,4 @@
-"""`Checkpoint`: a model that was found and checked, before its weights are read."""
+"""`Checkpoint`: a model whose files were found and checked, before its weights are read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,9 +15,9 @@ from weft.model.weights import LoadWeights, Tensor, Values, Weights, refuse_valu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerPart:
-    """Facts of a model from its tokenizer's files, under the names of the fields that they become.
+    """Facts about a model that come from its tokenizer's files, under the names of the checkpoint's fields.
 
-    `parsed_tokenizer` was built from `tokenizer_files` to check them; it is kept because building it again would take
+    `parsed_tokenizer` was built from `tokenizer_files` to check them; it is stored because building it again would take
     most of a start.
     """
 
@@ -33,14 +33,15 @@ class TokenizerPart:
 class Checkpoint:
     """A model with its card, its spec, and functions that read its tokenizer and weights.
 
-    `tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere. Facts from the
-    tokenizer are known after `with_tokenizer`: before, the card has no special ids, and there is no template. An
-    engine needs no tokenizer, and reading a large vocabulary takes most of a start.
+    `tokenizer_files` has, by file name, all that is needed to rebuild the tokenizer elsewhere. Facts from the tokenizer
+    are known only after `with_tokenizer`: before, the card has no special ids, and there is no template. An engine
+    needs no tokenizer, and reading a large vocabulary takes most of a start.
 
-    `groups` are the matrices that kernels compute with in their stored format, by name. `weight_files` are those that
-    `load_weights` reads; empty for random weights. `find_again` finds the model that its name stands for now;
-    `find_mtp` finds its head for multi-token prediction, if it has one. `needed` are the tensors to read, by their
-    names in the files, and `load_from` reads the same tensors from other places; a model without files has none.
+    `groups` are the matrices that kernels compute with in their stored format, by name. `weight_files` are the files
+    that `load_weights` reads; empty for random weights. `find_again` finds the model that the name refers to at that
+    time; `find_mtp` finds the model's head for multi-token prediction, if it has one. `needed` are the tensors to read,
+    by their names in the files, and `load_from` reads the same tensors from other places; for a model without files
+    both are None.
     """
 
     card: ModelCard
@@ -60,8 +61,9 @@ class Checkpoint:
     parsed_tokenizer: Tokenizer | None = field(default=None, repr=False)
 
     def with_tokenizer(self) -> "Checkpoint":
-        """Returns the checkpoint with facts from the tokenizer's files; raises `ConfigError` if they do not fit
-        the model.
+        """Returns the checkpoint with facts from the tokenizer's files.
+
+        Raises `ConfigError` if these files do not match the model.
         """
         if self.read_tokenizer is None:  # already read, or built in
             return self
@@ -82,14 +84,15 @@ class Checkpoint:
         )
 
     def watched(self, report: Callable[[int], None]) -> "Checkpoint":
-        """Returns the same checkpoint; each time a tensor is read, `report` gets the number of elements loaded so
-        far.
+        """Returns the same checkpoint with progress reports.
+
+        Each time a tensor is read, `report` gets the number of elements loaded so far.
         """
         done = last = 0
 
         def on_taken(num_elements: int) -> None:
             nonlocal done, last
-            # A caller that reads the next tensor has loaded the one before.
+            # A caller that reads the next tensor has loaded the previous one.
             done, last = done + last, num_elements
             report(done)
 
@@ -107,8 +110,9 @@ class Checkpoint:
         return replace(self, load_weights=lambda: load_from(stored), weight_files=files)
 
     def load(self, prefix: str = "") -> Weights:
-        """Maps and checks every tensor whose name begins with `prefix`; `ConfigError` names a tensor with NaN or
-        infinity.
+        """Maps and checks every tensor whose name begins with `prefix`.
+
+        Raises a `ConfigError` that names a tensor with NaN or infinity.
         """
         mapped = self.load_weights().tensors
         weights = Weights({name: t for name, t in mapped.items() if name.startswith(prefix)})
@@ -118,7 +122,7 @@ class Checkpoint:
         return weights
 
     def map(self) -> Weights:
-        """Maps every tensor; the reader must check the values of tensors that are still unchecked."""
+        """Maps every tensor; the caller must check the values of tensors that are still unchecked."""
         return self.load_weights()
 
 

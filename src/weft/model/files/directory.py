@@ -47,7 +47,7 @@ from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_to
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Tensors that old versions of transformers saved; Weft computes them from the config.
-_NESTED_HEAD = "language_model.lm_head"  # of families with vision, in some of their checkpoints
+_NESTED_HEAD = "language_model.lm_head"  # in families with vision, in some of their checkpoints
 _NUM_MTP = "num_nextn_predict_layers"
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
 # Names of norm weights in the first releases of BERT.
@@ -56,7 +56,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A checkpoint whose files are consistent. An encoder has no `generation`, and may lack special tokens.
+    """A checkpoint whose files are consistent. An encoder has no `generation`, and may have no special tokens.
 
     `find_mtp` finds the head for multi-token prediction, if the model has one.
     """
@@ -78,10 +78,10 @@ def open_directory(
     is_own: bool = False,
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
-    """Reads and checks everything of the checkpoint at `path` except its tokenizer and the weights themselves.
+    """Reads and checks all files of the checkpoint at `path` except its tokenizer and the values of its weights.
 
     `runner` is "generate", "pooling" or, for the task in the files, "auto". `is_own` says that the files are part of
-    the package. `overrides.tokenizer` is a directory here.
+    Weft's package. `overrides.tokenizer` must be a directory.
     """
     where = str(path / "config.json")
     if not Path(where).exists() and (files := sorted(path.glob("*.gguf"))):
@@ -207,7 +207,7 @@ def read_part(
     generation: Fields | None,
     vocab_size: int,
 ) -> TokenizerPart:
-    """Returns the checked tokenizer, and the special tokens that it and the configs name."""
+    """Returns the checked tokenizer, and the special tokens that the tokenizer and the configs name."""
     fields = config.fields
     facts = read_tokenizer(files, where, vocab_size)
     if generation is not None:
@@ -260,7 +260,7 @@ def describe(
     generation: Fields | None,
     dtype: str,
 ) -> ModelCard:
-    """Returns the card of a model, without facts of its tokenizer; sizes are those of the reference runner."""
+    """Returns the card of a model, without facts of its tokenizer; the sizes are those of the reference runner."""
     card = ModelCard(
         name=name,
         model_type=config.model_type,
@@ -299,7 +299,7 @@ def describe(
 
 
 def _with_parameters(card: ModelCard, num_parameters: int) -> ModelCard:
-    """Returns the card with this number of parameters; the reference runner widens every weight to float32."""
+    """Returns the card with this number of parameters, and the reference runner's memory: four bytes per parameter."""
     num_bytes = num_parameters * BYTES_PER_ELEMENT["float32"]
     return replace(card, num_parameters=num_parameters, weight_bytes=num_bytes)
 
@@ -323,7 +323,7 @@ def _match_decoder(
         config.fields
     )  # read first: the quantization may explain unusual types in the files
     family = config.family
-    # A model saved without its head has no prefix in tensor names.
+    # Tensor names of a model that was saved without its head have no prefix.
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
     embed = family.names.names["embed"]
     prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
@@ -353,7 +353,7 @@ def _match_decoder(
 
 
 def _ignored_of_tower(row: TowerRow | None, spec: ModelSpec) -> tuple[str, ...]:
-    """Returns name prefixes of tensors of a tower that are not used: all if the spec has no tower."""
+    """Returns the name prefixes of a tower's unused tensors: all of its tensors if the spec has no tower."""
     if row is None:
         return ()
     return (
@@ -364,7 +364,9 @@ def _ignored_of_tower(row: TowerRow | None, spec: ModelSpec) -> tuple[str, ...]:
 def _drafting_layers(
     fields: Fields, layer: str, num_layers: int, prefixes: Collection[str]
 ) -> tuple[str, ...]:
-    """Returns name prefixes of layers after the last one, which guess later tokens (MTP) and are not used here."""
+    """Returns the name prefixes of layers for multi-token prediction, which follow the last layer and are not used
+    here.
+    """
     numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
     return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
 

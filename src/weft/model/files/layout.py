@@ -1,6 +1,6 @@
-"""The tensors that a model needs: Weft's name, the checkpoint's name, the shape, and the rows to take.
+"""The tensors that a model needs: Weft's name, the checkpoint's name, the shape, and the selected rows.
 
-Weft's names are listed at `weft.model.weights.Weights`; those of a classifier are `head.dense`, `head.norm` and
+Weft's names are listed at `weft.model.weights.Weights`; a classifier also has `head.dense`, `head.norm` and
 `head.labels`.
 """
 
@@ -29,10 +29,10 @@ _QKV = ("q", "k", "v")
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """Rows of `count` heads of `size` rows in a source; `step` rows lie from the begin of one to that of the next.
+    """Rows of `count` heads with `size` rows each in a source; successive heads begin `step` rows apart.
 
-    Of the first `turned` rows of a head, two that are rotated together are neighbours in the source. Here they lie
-    `turned` / 2 apart, as all kernels expect them.
+    Among the first `turned` rows of a head, two rows that are rotated together are adjacent in the source. In Weft they
+    are `turned` / 2 rows apart, as all kernels expect.
     """
 
     count: int
@@ -41,7 +41,7 @@ class HeadRows:
     turned: int = 0
 
     def index(self, start: int) -> NDArray[np.intp]:
-        """Returns the row of the source for each row here; the first head begins at `start`."""
+        """Returns the source's row for each of the heads' rows; the first head begins at row `start` of the source."""
         rows = np.arange(self.size)
         rows[: self.turned] = rows[: self.turned].reshape(-1, 2).T.reshape(-1)
         heads = start + self.step * np.arange(self.count)
@@ -50,13 +50,13 @@ class HeadRows:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """A tensor to read: `name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows`
-    rows.
+    """A tensor to read: `name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
 
-    `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times that
-    matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are counted
-    consecutively; every `step`th of them is taken, from `start` on. `heads`: the rows are those instead, from `start`
-    on. `folded`: dimensions of a row in the file. `channels_last`: number of channels, last in a row of the file.
+    `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times this
+    matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are numbered
+    consecutively; every `step`th row is selected, from `start` on. `heads`: these rows are selected instead, from
+    `start` on. `folded`: dimensions of a row in the file. `channels_last`: number of channels, which are last in a row
+    of the file.
     """
 
     name: str
@@ -74,18 +74,18 @@ class TensorPlan:
 
     @property
     def index(self) -> NDArray[np.intp] | None:
-        """Rows of the source, one for each row here; None: they follow each other from `start` on."""
+        """Rows of the source, one for each row of the tensor; None if the rows are consecutive from `start` on."""
         return None if self.heads is None else self.heads.index(self.start)
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """Shape of the whole source tensor."""
+        """Shape of the whole source tensor, as rows and columns."""
         shape = self.shape if self.factor is None else self.factor.shape[::-1]
         return (self.rows, *shape[1:])
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the whole source tensor in the file."""
+        """Shape of the whole source tensor as the file stores it."""
         if self.stack is not None:
             each = (self.rows // self.stack, *self.shape[1:])
             return (self.stack, *(each[::-1] if self.is_transposed else each))
@@ -108,12 +108,12 @@ class TensorPlan:
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if kernels may compute with the tensor in its stored format of groups."""
+        """True if kernels may compute with the tensor in its stored group-quantized format."""
         return self.name.startswith("layers.") and ".kv_b" not in self.name
 
     @property
     def lead(self) -> str:
-        """Prefix of the names of tensors that hold the source in quantized form."""
+        """Prefix of the names of the tensors that store the source in quantized form."""
         module = self.source.removesuffix(".weight")
         return f"{module}_" if module == self.source else f"{module}."
 
@@ -129,7 +129,7 @@ class EncoderLayout:
 def decoder_layout(
     spec: ModelSpec, names: DecoderNames = LLAMA, *, prefix: str = "model."
 ) -> tuple[TensorPlan, ...]:
-    """Returns every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
+    """Returns the plans of a decoder's tensors, in the order of use. Names except the head's begin with `prefix`."""
     spelling = names.of(spec.norm_placement)
     if spec.joins_hidden:
         return tuple(_model(spec, spelling, prefix))
@@ -159,9 +159,7 @@ def decoder_layout(
 
 
 def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorPlan:
-    """Returns the plan for heads whose q, k and v follow each other head by head, or whose rotated rows are
-    neighbours.
-    """
+    """Returns the plan for heads in another order: q, k and v head by head, or with adjacent rotated rows."""
     lead, _, name = plan.name.removesuffix(".bias").rpartition(".")
     if name not in _QKV:
         return plan
@@ -174,9 +172,7 @@ def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorP
 
 
 def _bare(plan: TensorPlan) -> TensorPlan:
-    """Returns the plan for experts in one parameter of their layer, [experts, in, out], with alternating rows of
-    gate and up.
-    """
+    """Returns the plan for a layer's experts in one tensor [experts, in, out], with alternating gate and up rows."""
     stack = plan.stack
     assert stack is not None
     source = plan.source.removesuffix(".weight").replace(".bias", "_bias")
@@ -196,7 +192,7 @@ def encoder_layout(
     head: HeadSpec | None,
     stored: Collection[str],
 ) -> EncoderLayout:
-    """Returns the layout, in the spelling and with the prefix of the `stored` names."""
+    """Returns the layout, with the naming scheme and the prefix of the `stored` names."""
     spelling = next(
         (
             s
@@ -215,7 +211,7 @@ def encoder_layout(
 
 
 def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
-    """Yields all tensors except those of a head."""
+    """Yields the plans of all tensors except a head's."""
     if spec.joins_hidden:
         for name in ("join_embed_norm", "join_hidden_norm"):
             yield from _norm(name, prefix + names[name], spec)
@@ -321,7 +317,7 @@ def _recurrence(
 
 
 def _channels(channels: int, width: int, ours: str, lead: str) -> Iterator[TensorPlan]:
-    """Yields the weights of a short convolution; in the file each channel's weights are a matrix of one row."""
+    """Yields the plan of a short convolution's weights; the file has a matrix with one row for each channel."""
     yield replace(_whole(f"{ours}conv", f"{lead}.weight", channels, width), stack=channels)
 
 
@@ -365,7 +361,7 @@ def _products(
     shapes: Mapping[str, tuple[int, int]],
     has_bias: bool,
 ) -> Iterator[TensorPlan]:
-    """Yields the tensors of linear layers; parts that share one tensor follow each other in it in the order given."""
+    """Yields the plans of linear layers; layers that share a tensor follow each other in it, in the given order."""
     starts: dict[str, int] = {}
     totals: dict[str, int] = {}
     for part, (rows, _) in shapes.items():

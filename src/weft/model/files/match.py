@@ -17,12 +17,12 @@ from weft.model.quantized.format import PASSED_OVER, Part, Parts, QuantizedForma
 from weft.model.quantized.packed import PackedMatrix
 from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
 
-_PACKED = ("qweight", "weight_packed")  # endings of names of quantized matrices
+_PACKED = ("qweight", "weight_packed")  # name endings of quantized matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A layout, and where its tensors are stored; `rounded` are the sources in the quantized `format`."""
+    """A layout and the places of its tensors; `rounded` are the sources that are stored in the quantized `format`."""
 
     layout: tuple[TensorPlan, ...]
     stored: Mapping[str, StoredTensor]
@@ -32,7 +32,7 @@ class Matched:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of the tensors, each once."""
+        """Files that contain the tensors, each file once."""
         return tuple(sorted({stored.path for stored in self.stored.values()}))
 
     @property
@@ -63,7 +63,7 @@ class Matched:
         return sum(math.prod(plan.shape) for plan in self.layout)
 
     def served_dtype(self, dtype: str) -> str:
-        """Returns `dtype`; for "auto", the type of most stored bytes, quantized tensors excluded."""
+        """Returns `dtype`; for "auto", the type of the largest part of the stored bytes, without quantized tensors."""
         if dtype in DTYPES:
             return dtype
         num_bytes: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class Matched:
         return num_bytes.most_common(1)[0][0]
 
     def load(self, dtype: str | None) -> Weights:
-        """Maps every tensor; with `dtype` None each keeps its stored type and stays unchecked."""
+        """Maps every tensor; with `dtype` None each tensor has its stored type and is not checked."""
         files = MappedFiles()
         for name in self.spare_biases:
             if files.read(self.stored[name]).float32().any():
@@ -121,7 +121,7 @@ class Matched:
     def _rounded(
         self, files: MappedFiles, plan: TensorPlan, dtype: str | None
     ) -> Tensor | PackedMatrix:
-        """Returns the whole quantized source, or the selected matrix of a source with many matrices."""
+        """Returns a whole quantized source, or the selected matrix of a source with many matrices."""
         assert self.format is not None
         rows, depth = plan.source_shape
         names = [part.name for part in self.format.parts(rows, depth)]
@@ -144,9 +144,10 @@ def match_tensors(
     *,
     quantized: QuantizedFormat | None = None,
 ) -> Matched:
-    """Checks that exactly the tensors of the config exist, in its shapes.
+    """Returns the match of a layout with the stored tensors: exactly the layout's tensors, in its shapes.
 
-    `quantized` says how matrices of linear layers may be stored instead.
+    Raises `ConfigError` for missing or further tensors and for other shapes. `quantized` is the format in which
+    matrices of linear layers may be stored instead.
     """
     rounded = frozenset() if quantized is None else _rounded_sources(layout, stored, quantized)
     wanted: dict[str, Part] = {}
@@ -179,7 +180,7 @@ def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
 
 
 def _channels_first(tensor: Tensor, channels: int) -> Tensor:
-    """Returns a copy whose rows begin with all numbers of their first channel."""
+    """Returns a copy in which all numbers of a row's first channel come first, then those of the next channel."""
     rows = len(tensor.data)
     turned = tensor.data.reshape(rows, -1, channels).transpose(0, 2, 1)
     return replace(tensor, data=np.ascontiguousarray(turned).reshape(rows, -1), is_mapped=False)
@@ -194,7 +195,7 @@ def _stacked(part: Part, stack: int | None) -> Part:
 
 
 def _of_stack(tensor: Tensor, plan: TensorPlan, *, is_transposed: bool = False) -> Tensor:
-    """Returns the rows that `plan` selects, in the same memory."""
+    """Returns the rows that `plan` selects, as a view of the same memory."""
     assert plan.stack is not None
     if plan.shape[0] == plan.rows:
         return replace(tensor, data=tensor.data.reshape(plan.shape))
@@ -235,7 +236,10 @@ def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTenso
 def _rounded_sources(
     layout: tuple[TensorPlan, ...], stored: Mapping[str, StoredTensor], quantized: QuantizedFormat
 ) -> frozenset[str]:
-    """Returns the matrices of linear layers, head included, that are stored quantized; the embedding never is."""
+    """Returns the names of linear layers' matrices, head included, that are stored quantized.
+
+    The embedding never is.
+    """
     rounded = set()
     for plan in layout:
         is_linear = plan.name in ("head", "join") or plan.name.startswith("layers.")
@@ -266,7 +270,7 @@ def _spare_biases(
 
 
 def read_floats(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
-    """Returns the tensor as it is stored, unchecked; or checked and rounded if another type is requested."""
+    """Returns a tensor as it is stored, unchecked; with another `dtype`, checked and rounded to this type."""
     tensor, origin = files.read(stored), f"{stored.path}: tensor {name}"
     if dtype is None or dtype == tensor.dtype:
         return replace(tensor, unchecked=origin)

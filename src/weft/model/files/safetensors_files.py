@@ -1,4 +1,4 @@
-"""Safetensors files: headers checked by the safetensors library, data memory-mapped by name."""
+"""Safetensors files: the safetensors library checks the headers, and data is memory-mapped by tensor name."""
 
 import mmap
 import re
@@ -52,8 +52,8 @@ _STORAGE = {
 }
 # Maximum header size of one file, metadata included; headers of models in use have less than a tenth of it.
 _MAX_HEADER_BYTES = 16 << 20
-_MAX_TENSORS = 50_000  # of all files together; models of these families have some thousands
-# Counters and masks that old versions of transformers saved beside the weights; they are no weights.
+_MAX_TENSORS = 50_000  # of all files together; models of the known families have some thousands
+# Counters and masks that old versions of transformers saved with the weights; they are not weights.
 _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
@@ -65,7 +65,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor is stored: `offset` bytes into `path`."""
+    """Place of a stored tensor: `offset` bytes after the start of the file `path`."""
 
     path: Path
     dtype: str
@@ -79,12 +79,12 @@ class StoredTensor:
 
     @property
     def num_bytes(self) -> int:
-        """Size on disk."""
+        """Size in the file in bytes."""
         return self.num_elements * BYTES_PER_ELEMENT[self.dtype]
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Returns every tensor of the checkpoint in `directory`, by name; reads headers only."""
+    """Returns every tensor of the checkpoint in `directory`, by name; reads only headers."""
     if (directory / SINGLE).exists():
         return read_header(directory / SINGLE)
     if (directory / INDEX).exists():
@@ -102,8 +102,9 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 
 def weight_files(names: Collection[str], where: str) -> list[str]:
-    """Returns the weight files of a directory without `SINGLE` and `INDEX`; empty if it has no weights. The result
-    is the shards of one series (of "model" if there are several series), or a single file.
+    """Returns the weight files of a directory without the files `SINGLE` and `INDEX`; empty if it has no weights.
+
+    The result is the shards of one series (of "model" if there are several series), or a single file.
     """
     files = sorted(name for name in names if name.endswith(SUFFIX) and name != _OF_ADAPTER)
     series = dict.fromkeys(found.groups() for file in files if (found := _SHARD.fullmatch(file)))
@@ -128,7 +129,7 @@ def _listed_shards(directory: Path) -> list[str]:
 
 
 def _read_shards(directory: Path, shards: list[str]) -> dict[str, StoredTensor]:
-    """Returns all tensors of the shards. An index may be older than its shards: only its file names are used."""
+    """Returns all tensors of the shards. Only file names are used of an index, which may be older than its shards."""
     tensors: dict[str, StoredTensor] = {}
     for shard in shards:
         for name, tensor in read_header(directory / shard).items():
@@ -211,12 +212,12 @@ class MappedFiles:
         self._maps: dict[Path, mmap.mmap] = {}
 
     def read(self, stored: StoredTensor) -> Tensor:
-        """Returns the tensor's data, mapped and read-only."""
+        """Returns the tensor's data, memory-mapped and read-only."""
         try:
             flat: NDArray[Any] = np.frombuffer(
                 self._map(stored.path), _STORAGE[stored.dtype], stored.num_elements, stored.offset
             )
-        except OSError as err:  # changed since its header was read
+        except OSError as err:  # the file changed after its header was read
             raise ConfigError(f"{stored.path}: cannot be read ({err.strerror or err})") from err
         except ValueError as err:
             raise ConfigError(f"{stored.path}: was cut off since its header was read") from err

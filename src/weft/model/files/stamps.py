@@ -1,4 +1,4 @@
-"""`Stamps`: detects files that have changed since they were read."""
+"""`Stamps`: detects files that changed after they were read."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ class Stamps:
         self._stamps = {path: _stamp(path) for path in paths}
 
     def check(self) -> None:
-        """Raises `ConfigError` naming a file that was replaced, changed or removed."""
+        """Raises a `ConfigError` that names a file that was replaced, changed or removed."""
         for path, stamp in self._stamps.items():
             if _stamp(path) != stamp:
                 raise ConfigError(f"{path} has changed since it was loaded")

@@ -1,7 +1,7 @@
 """The tensors of a vision tower, under Weft's names: `tower.` followed by the name of a part.
 
-`positions` is the learned grid; `project.NAME.` leads norm, up and down of a projection of `TowerSpec`; layers and
-norms have the names of an encoder's.
+`positions` is the learned grid of positions. `project.NAME.` is the prefix of norm, up and down of a projection of
+`TowerSpec`. Layers and norms have the same names as in an encoder.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,16 +18,16 @@ LAYER_PARTS = frozenset({*_QKV, "o", "gate", "up", "down", *_LAYER_NORMS})
 
 
 def tower_layout(spec: TowerSpec, row: TowerRow, stored: Collection[str]) -> tuple[TensorPlan, ...]:
-    """Returns every tensor of a tower, with the prefix of the `stored` names."""
+    """Returns the plans of all tensors of a tower, with the prefix of the `stored` names."""
     prefix, tower = row.find(stored) or (row.prefixes[0], row.towers[0])
     names = {ours: prefix + theirs.replace("@", tower) for ours, theirs in row.names.items()}
-    # The name of a layer's part follows that of the layer.
+    # The name of a part of a layer follows the name of the layer.
     parts = {ours: row.names[ours] for ours in names if ours in LAYER_PARTS}
     return tuple(_Plans(spec, replace(row, names={**names, **parts})).all())
 
 
 class _Plans:
-    """Plans by a row whose names are complete."""
+    """Makes the plans of a tower's tensors from a row with complete names."""
 
     def __init__(self, spec: TowerSpec, row: TowerRow) -> None:
         self._spec, self._row = spec, row
@@ -85,7 +85,7 @@ class _Plans:
         yield from self._biased(plan, f"{key}down")
 
     def _of_patches(self, plan: TensorPlan) -> TensorPlan:
-        """Returns the plan of the patches' matrix, which the file has as a convolution's kernel or pixel by pixel."""
+        """Returns the plan of the patches' matrix, which the file stores as a convolution kernel or pixel by pixel."""
         spec = self._spec
         if self._row.has_flat_patches:
             return replace(plan, channels_last=spec.num_channels)
@@ -94,7 +94,7 @@ class _Plans:
         return replace(plan, folded=dims)
 
     def _biased(self, plan: TensorPlan, key: str) -> Iterator[TensorPlan]:
-        """Yields the matrix of a linear layer, and its bias if it has one."""
+        """Yields the plans of a linear layer's matrix, and of its bias if it has one."""
         yield plan
         of_projector = key.startswith("project.merger.")
         has_bias = self._spec.has_projector_bias if of_projector else key not in self._row.unbiased

@@ -1,1 +1,1 @@
-"""Models in one file in llama.cpp's format (GGUF): weights, config and tokenizer."""
+"""Models in a single file in llama.cpp's format (GGUF): weights, config and tokenizer."""

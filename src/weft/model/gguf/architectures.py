@@ -1,7 +1,7 @@
-"""Names of model settings in GGUF metadata, by architecture, and differences of its tensors from the family's.
+"""Names of model settings in GGUF metadata, by architecture, and differences of GGUF tensors from the family's tensors.
 
 The settings become the config that the model's family reads (`weft.model.families.decoders`). An unknown setting is
-refused by name, because it may change the result.
+refused by name, because it could change the result.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,9 +81,9 @@ _NEEDED = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length"),
     *("attention.head_count", "attention.layer_norm_rms_epsilon"),
 )
-# Settings that the tensors imply, or that describe how the file was made.
+# Settings that follow from the tensors, or that describe how the file was made.
 _UNUSED = frozenset(("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"))
-# Values with which an unread setting has no effect. For settings that are not listed it is 0, as for a count of
+# Values with which an unread setting has no effect. Unlisted settings have no effect if they are 0, like a number of
 # experts.
 _NOTHING = (0, False)
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -105,15 +105,15 @@ _ROPE_SCALING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """An architecture of GGUF files. `keys` maps its own settings to keys of the family's config.
+    """An architecture of GGUF files. `keys` maps the architecture's own settings to keys of the family's config.
 
-    `is_interleaved`: rows of queries and keys are ordered so that elements which are rotated together are neighbours.
-    `adds_norm_offset`: norm weights in the file include the family's offset. `has_optional_windows`: without a window
-    width no layer has a window, although the family has a default. `layers_of_largest`: number of layers of the model
-    whose queries are scaled by hidden_size / num_attention_heads; other models scale by the head width, and the files
-    do not say which. `model_type_with_experts`: for files with experts. `adds_up`: the weights of a token's experts
-    sum to 1. `read_own` converts settings and tensors that the config has in another form. `truncates`: the
-    frequencies at which yarn begins and ends are rounded to whole numbers.
+    `is_interleaved`: elements that are rotated together are adjacent rows of queries and keys. `adds_norm_offset`: norm
+    weights in the file include the family's offset. `has_optional_windows`: without a window width no layer has a
+    window, although the family has a default. `layers_of_largest`: number of layers of the model whose queries are
+    scaled by hidden_size / num_attention_heads; other models scale by the head width, and the files do not say which.
+    `model_type_with_experts`: model type for files with experts. `adds_up`: the weights of a token's experts sum to 1.
+    `read_own` converts settings and tensors that the config has in another form. `truncates`: the frequencies at which
+    yarn begins and ends are rounded to whole numbers.
     """
 
     model_type: str
@@ -131,11 +131,10 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Data for a reader of one architecture: the unfinished `config`, and `said`, from which the reader removes
-    its keys.
+    """Data for the reader of one architecture: the unfinished `config`, and the unread settings `said`.
 
-    `rope` has the reader's additions to the config of scaled frequencies. `tensors` are shapes by name; `where` leads
-    a key in error messages.
+    A reader removes the settings that it reads from `said`. `rope` has the reader's additions to the config of scaled
+    frequencies. `tensors` are shapes by name; `where` begins error messages about a key.
     """
 
     config: dict[str, object]
@@ -152,7 +151,7 @@ def _need(said: dict[str, object], key: str, expected: object, where: str) -> No
 
 
 def _read_glm(file: Metadata) -> None:
-    """Reads the rotated part of a head, norms of heads, and layers after the last one that guess later tokens."""
+    """Reads GLM's settings: the rotated part of a head, norms of heads, and layers for multi-token prediction."""
     config, said = file.config, file.said
     _need(said, "expert_gating_func", _SIGMOID, file.where)
     config.setdefault("norm_topk_prob", False)  # llama.cpp's default
@@ -164,14 +163,17 @@ def _read_glm(file: Metadata) -> None:
 
 
 def _pass_over_mtp(config: dict[str, object]) -> None:
-    """Subtracts layers of multi-token prediction, which metadata counts among the others."""
+    """Subtracts the layers for multi-token prediction, which the metadata counts as ordinary layers."""
     layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
     if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
         config["num_hidden_layers"] = layers - guessing
 
 
 def _read_deepseek(file: Metadata) -> None:
-    """Reads DeepSeek's settings: sigmoid gating means V3, softmax V2. Defaults are llama.cpp's, not the family's."""
+    """Reads DeepSeek's settings: sigmoid gating means V3, softmax gating V2.
+
+    Defaults are llama.cpp's, not the family's.
+    """
     config, said = file.config, file.said
     gating = said.pop("expert_gating_func", _SOFTMAX)
     if gating not in (_SOFTMAX, _SIGMOID):
@@ -188,7 +190,7 @@ def _read_deepseek(file: Metadata) -> None:
     config["attention_bias"] = "blk.0.attn_kv_a_mqa.bias" in file.tensors
     _read_latent_sizes(file)
     _pass_over_mtp(config)
-    stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # a tenth of mscale
+    stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # the file has a tenth of mscale
     if not is_finite_number(stretch):
         raise ConfigError(
             f"{file.where}rope.scaling.yarn_log_multiplier is {shown(stretch)}; it must be a number"
@@ -198,7 +200,10 @@ def _read_deepseek(file: Metadata) -> None:
 
 
 def _read_latent_sizes(file: Metadata) -> None:
-    """Reads sizes of latent attention; newer files describe the cached vector as one KV head, and heads by `_mla`."""
+    """Reads the sizes of latent attention.
+
+    Newer files describe the cached vector as one KV head, and the heads by settings that end in `_mla`.
+    """
     config, said = file.config, file.said
     rank, turned = (_size(file, key) for key in ("attention.kv_lora_rank", "rope.dimension_count"))
     if "attention.key_length_mla" in said:
@@ -232,7 +237,7 @@ def _size(file: Metadata, key: str) -> int:
 
 
 def _read_lfm2(file: Metadata) -> None:
-    """Reads LFM2's settings: a layer without KV heads is a convolution, and the MLP width needs no adjustment."""
+    """Reads LFM2's settings: a layer without KV heads is a convolution, and the MLP's width needs no adjustment."""
     config, key = file.config, "num_key_value_heads"
     if config["model_type"] == "lfm2":
         config["block_auto_adjust_ff_dim"] = False
@@ -314,7 +319,9 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 
 
 def find_architecture(metadata: Mapping[str, object], where: str) -> tuple[str, Architecture]:
-    """Returns the architecture's name and row; refuses an unknown one with the list of known ones."""
+    """Returns the architecture's name and row; raises a `ConfigError` that lists the known architectures for
+    another.
+    """
     name = metadata.get("general.architecture")
     known = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if known is None or not isinstance(name, str):
@@ -334,8 +341,9 @@ def make_config(
     tensors: Mapping[str, tuple[int, ...]],
     rope_factors: NDArray[np.float32] | None,
 ) -> dict[str, object]:
-    """Returns the config. `tensors` are shapes by name; `rope_factors`, if the file has them, divide the
-    frequencies.
+    """Returns the config of the model's family. `tensors` are shapes by name.
+
+    `rope_factors`, if the file has them, divide the rotary frequencies.
     """
     prefix = f"{name}."
     said = {
@@ -378,7 +386,7 @@ def make_config(
 
 
 def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
-    """Refuses settings that no reader used, unless they have no effect."""
+    """Raises `ConfigError` for settings that no reader has used, unless they have no effect."""
     for key, value in said.items():
         if value not in _NEUTRAL.get(key, _NOTHING):
             escaped = shown(key)[1:-1]  # the key may contain any character
@@ -388,7 +396,7 @@ def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
 
 
 def _experts(architecture: Architecture, said: dict[str, object], where: str) -> dict[str, object]:
-    """Returns the config of experts; files leave out llama.cpp's defaults."""
+    """Returns the experts' part of the config; files leave out llama.cpp's defaults."""
     if architecture.model_type_with_experts is None or not said.get("expert_count"):
         return {}
     if said.get("expert_gating_func") == _SOFTMAX_OF_CHOSEN and architecture.adds_up:
@@ -405,13 +413,13 @@ def _experts(architecture: Architecture, said: dict[str, object], where: str) ->
 
 
 def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Returns the file's index of each row, for heads whose second half of rows is interleaved with the first."""
+    """Returns the file's index of each row of heads whose two halves of rows are interleaved in the file."""
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)
 
 
 def _quotient(size: object, count: object) -> object:
-    """Returns `size // count`; None for values that the config will be refused for."""
+    """Returns `size count`; None for values for which the config will be refused later."""
     return size // count if isinstance(size, int) and isinstance(count, int) and count else None
 
 
@@ -421,7 +429,7 @@ def _rope_scaling(
     where: str,
     factors: NDArray[np.float32] | None,
 ) -> dict[str, object]:
-    """Returns the scaling of frequencies in the form of a config."""
+    """Returns the scaling of rotary frequencies in the form of a config."""
     kind = said.pop("rope.scaling.type", "none")
     if factors is not None:  # one factor per frequency, like longrope's, but without a second set
         if kind not in ("none", "llama3"):

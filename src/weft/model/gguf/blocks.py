@@ -1,7 +1,7 @@
-"""Tensor types of GGUF: converts blocks of bytes to numbers, scales and minimums of groups.
+"""Tensor types of GGUF: conversion of blocks of bytes to numbers, scales and minimums of groups.
 
-Each type is converted to a format that kernels compute with, and that represents its numbers and scales exactly.
-Types of five and six bits, and types with unevenly spaced values except MXFP4, use eight bits per number there;
+Each type is converted to a format that kernels compute with, and that represents its numbers and scales exactly. Types
+with five and six bits, and types with unevenly spaced values except MXFP4, use eight bits per number in this format;
 scales that are products of two scales use float32.
 """
 
@@ -23,14 +23,14 @@ _Numbers = Callable[[Bytes], NDArray[Any]]
 _Scales = Callable[[Bytes], tuple[Floats, Floats | None]]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_MIDDLE = 128  # the number of eight bits that stands for zero
+_MIDDLE = 128  # the eight-bit number that stands for zero
 _LOW, _FOUR = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
 _IQ4_NUMBERS = (np.array(_IQ4, np.int16) + _MIDDLE).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class InHalves:
-    """Reader of four-bit numbers from byte `start` of a block on, in the layout of `HalvedMatrix`."""
+    """Reads four-bit numbers from byte `start` of a block on, in the layout of `HalvedMatrix`."""
 
     start: int
     run: int
@@ -42,11 +42,10 @@ class InHalves:
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A tensor type: `num_weights` weights per block of `num_bytes`. Float types have a `dtype`, one weight per
-    block and no `form`.
+    """A tensor type: `num_weights` weights per block of `num_bytes` bytes.
 
-    `numbers` returns the numbers of blocks [n, num_weights]; `scales` returns their scales, and minimums if the form
-    has them.
+    A float type has a `dtype`, one weight per block, and no `form`. `numbers` returns the numbers of blocks [n,
+    num_weights]; `scales` returns their scales, and minimums if the form has them.
     """
 
     name: str
@@ -59,8 +58,8 @@ class BlockType:
 
 
 def _halves(blocks: Bytes, run: int) -> Bytes:
-    """Returns, for each run of bytes, the low four bits of all bytes, then the high ones."""
-    # By columns of words instead of run by run in numpy: 1.9 → 0.5 ns per number of Q4_0.
+    """Returns, for each run of `run` bytes, the low four bits of all its bytes, then the high four bits."""
+    # By columns of words, instead of run by run in numpy: 1.9 → 0.5 ns per number of Q4_0.
     if run <= 16:
         return _halves_of_words(np.ascontiguousarray(blocks).view(np.uint64), run // 8)
     runs = blocks.reshape(len(blocks), -1, 1, run)
@@ -68,7 +67,7 @@ def _halves(blocks: Bytes, run: int) -> Bytes:
 
 
 def _halves_of_words(words: NDArray[np.uint64], run: int) -> Bytes:
-    """Does the same as `_halves` for runs of this many words."""
+    """Returns the same as `_halves`, for runs of `run` words."""
     out = np.empty((len(words), 2 * words.shape[1]), np.uint64)
     for column in range(words.shape[1]):
         place = column + column // run * run
@@ -78,13 +77,13 @@ def _halves_of_words(words: NDArray[np.uint64], run: int) -> Bytes:
 
 
 def _quarters(blocks: Bytes) -> Bytes:
-    """Returns, for each run of 32 bytes, the lowest two bits of all bytes, then the next two, up to the highest."""
+    """Returns, for each run of 32 bytes, the lowest two bits of all its bytes, then the next two, up to the highest."""
     runs = blocks.reshape(len(blocks), -1, 1, 32)
     return ((runs >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3).reshape(len(blocks), -1)
 
 
 def _planes(blocks: Bytes) -> Bytes:
-    """Returns the lowest bits of 32 bytes, then the next bits, up to the highest."""
+    """Returns the lowest bits of 32 bytes, then their next bits, up to the highest bits."""
     return ((blocks[:, None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1).reshape(
         len(blocks), -1
     )
@@ -138,8 +137,9 @@ def _q3_k_scales(blocks: Bytes) -> tuple[Floats, None]:
 
 
 def _k_scales(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Returns scales and minimums of Q4_K and Q5_K: six bits each; the first groups' bytes hold the last groups'
-    upper two bits.
+    """Returns scales and minimums of Q4_K and Q5_K, of six bits each.
+
+    The bytes of the first groups also have the upper two bits of the last groups.
     """
     scales, minimums, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     of_groups = np.hstack((scales & 63, (rest & 15) | (scales >> 6) << 4))
@@ -178,7 +178,7 @@ def _mxfp4_scales(blocks: Bytes) -> tuple[Floats, None]:
 def _small(
     name: str, num_bytes: int, bits: int, numbers: _Numbers, *, has_minimum: bool = False
 ) -> BlockType:
-    """Returns a type whose blocks are one group each; scales have their stored type."""
+    """Returns a type whose blocks are one group each; its scales have their stored type."""
     offset, scales = ("minimums", _scale_and_minimum) if has_minimum else ("symmetric", _one_scale)
     form = GroupFormat(bits, 32, offset, "float16")
     return BlockType(name, 32, num_bytes, form=form, numbers=numbers, scales=scales)
@@ -187,7 +187,7 @@ def _small(
 def _large(
     name: str, num_bytes: int, group: tuple[int, int, str], numbers: _Numbers, scales: _Scales
 ) -> BlockType:
-    """Returns a type whose blocks have several groups with the bits and size in `group`; scales are products."""
+    """Returns a type whose blocks have several groups with the bits and size in `group`; its scales are products."""
     form = GroupFormat(*group, "float32")
     return BlockType(name, 256, num_bytes, form=form, numbers=numbers, scales=scales)
 

@@ -20,7 +20,7 @@ from weft.model.gguf.blocks import TYPES, UNREAD_TYPES, BlockType
 _VERSIONS = (2, 3)
 # Metadata of models in use, vocabulary included, has about 15 MB, and 600,000 strings in its lists.
 _MAX_HEADER_BYTES = 128 << 20
-_MAX_ITEMS = 8 << 20  # of all lists together
+_MAX_ITEMS = 8 << 20  # maximum number of items in all lists together
 _MAX_KEYS = 4096
 _MAX_TENSORS = 50_000
 _MAX_DIMENSIONS = 4
@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<Q")  # length of a string, stored before it
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor of the file. `shape` has the rows first, as everywhere in Weft; files have them last."""
+    """A tensor of the file. `shape` has the rows first, as everywhere in Weft; GGUF files have the rows last."""
 
     path: Path
     name: str
@@ -48,7 +48,7 @@ class GgufTensor:
 
     @property
     def num_bytes(self) -> int:
-        """Size in the file."""
+        """Size in the file in bytes."""
         return self.num_elements // self.type.num_weights * self.type.num_bytes
 
     @property
@@ -60,14 +60,14 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of one file; values have their JSON types."""
+    """Header of one file; metadata values have JSON types."""
 
     metadata: Mapping[str, object]
     tensors: Mapping[str, GgufTensor]
 
 
 def read_header(path: Path) -> Header:
-    """Reads and checks a header; raises `ConfigError` for a malformed file."""
+    """Returns the checked header of a file; raises `ConfigError` for a malformed file."""
     try:
         size = regular_size(path)
         if size < len(b"GGUF"):
@@ -217,7 +217,7 @@ class _Reader:
         return self._decoded(key, self._number("<Q"))
 
     def _texts(self, key: str, count: int) -> list[object]:
-        """Reads `count` strings like `_text`, with minimal work per string, because they are most of a header."""
+        """Returns `count` strings like `_text`, with minimal work per string, because strings are most of a header."""
         data, end, read = self._data, min(self._size, _MAX_HEADER_BYTES), _LENGTH.unpack_from
         texts: list[object] = []
         at = self._at
@@ -254,7 +254,7 @@ class _Reader:
         return int(struct.unpack_from(form, self._data, self._take(size) - size)[0])
 
     def _take(self, num_bytes: int) -> int:
-        """Advances by this many bytes, checks that they exist, and returns the new position."""
+        """Advances by this many bytes, checks that the file has them, and returns the new position."""
         self._at += num_bytes
         if self._at > min(self._size, _MAX_HEADER_BYTES):
             limit = (

@@ -17,7 +17,7 @@ Order = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class ReorderedTensor:
-    """A tensor whose rows are read in another order than stored; each read makes a copy."""
+    """A tensor whose rows are read in another order than stored; each read copies the rows."""
 
     tensor: Tensor
     order: Order
@@ -39,7 +39,7 @@ class ReorderedTensor:
 
 @dataclass(frozen=True, slots=True)
 class JoinedHeads:
-    """Two tensors as the one of a checkpoint: for each head, the rows that make its keys, then those of its
+    """Two tensors read as the one tensor of a checkpoint: for each head, the rows of its keys, then those of its
     values.
 
     The file stores the keys' tensor transposed.
@@ -51,7 +51,7 @@ class JoinedHeads:
 
     @property
     def unchecked(self) -> str | None:
-        """Origin of the first tensor that is not finite; checks both."""
+        """Origin of the first of both tensors that is not finite, for messages."""
         parts = (self.keys, self.values)
         return next((p.unchecked for p in parts if p.unchecked and not p.is_finite()), None)
 
@@ -72,7 +72,7 @@ class JoinedHeads:
 
 @dataclass(frozen=True, slots=True)
 class _BlockRows:
-    """`PackedRows` of a tensor; `order` has the stored index of each row."""
+    """The `PackedRows` of a GGUF tensor; `order` has the stored index of each row."""
 
     stored: GgufTensor
     data: Bytes  # [rows, bytes]
@@ -128,10 +128,10 @@ class _BlockRows:
 def read_tensor(
     files: MappedFiles, stored: GgufTensor, order: Order | None, dtype: str | None, *, widened: str
 ) -> Tensor | ReorderedTensor | PackedMatrix:
-    """Returns the tensor, mapped, with its rows in `order`.
+    """Returns a tensor, memory-mapped, with its rows in `order`.
 
-    `dtype` is the type for float tensors, None for the stored one; blocks become `widened` when they are converted to
-    floats.
+    `dtype` is the type of float tensors, None for the stored type. Blocks that are converted to floats get the type
+    `widened`.
     """
     kind = stored.type
     if kind.form is None:

@@ -39,7 +39,7 @@ TENSORS = DecoderNames(
     },
 )
 
-# The norm before the MLP is named as the norm after attention.
+# This family names the norm before the MLP as a norm after attention.
 GPT_OSS = DecoderNames(
     _NAMES,
     {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
@@ -60,7 +60,7 @@ GLM = DecoderNames(
     {NormPlacement.BEFORE: GPT_OSS.norms[NormPlacement.BEFORE]},
     mtp=_MTP,
 )
-# The last norm is named as a norm after the embedding.
+# This family names the last norm as a norm after the embedding.
 LFM2 = DecoderNames(
     {
         **GLM.names,

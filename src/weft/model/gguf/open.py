@@ -1,4 +1,4 @@
-"""Opens a GGUF file, or its parts, as a `Checkpoint`: its metadata becomes the config of a known family."""
+"""Opens a GGUF file, or its parts, as a `Checkpoint`: the metadata becomes the config of a known family."""
 
 import re
 from collections import Counter
@@ -45,12 +45,12 @@ from weft.model.weights import Values, Weights, refuse_values
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 _MAX_PARTS = 1000
-_KEYS, _VALUES = ".keys", ".values"  # endings of the two parts of `kv_b`
+_KEYS, _VALUES = ".keys", ".values"  # name endings of the two parts of `kv_b`
 _WIDENED = "bfloat16"  # default type that blocks are widened to
 
 
 class _LazyFiles(Mapping[str, bytes]):
-    """The tokenizer's files, made on access: most engines never need them."""
+    """The tokenizer's files, made at the first access: most engines never need them."""
 
     def __init__(self, make: Callable[[], Mapping[str, bytes]]) -> None:
         self._make = cache(make)
@@ -75,7 +75,7 @@ class _Source:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of the tensors, each once."""
+        """Files that contain the tensors, each file once."""
         return tuple(sorted({tensor.path for tensor in self.tensors.values()}))
 
     @cached_property
@@ -90,7 +90,9 @@ class _Source:
 
     @property
     def served_dtype(self) -> str:
-        """Float type of most bytes of matrices; a file with blocks only has the type that they are widened to."""
+        """Float type of the largest part of the matrices' bytes; for a file with only blocks, the type of their
+        floats.
+        """
         num_bytes: Counter[str] = Counter()
         for plan in self.layout:
             tensor = self.tensors[plan.source]
@@ -99,7 +101,7 @@ class _Source:
         return num_bytes.most_common(1)[0][0]
 
     def load(self, dtype: str | None) -> Weights:
-        """Maps every tensor; with `dtype` None floats keep their stored type."""
+        """Maps every tensor; with `dtype` None float tensors have their stored type."""
         files = MappedFiles()
         loaded: dict[str, Values] = {}
         for plan in self.layout:
@@ -115,9 +117,9 @@ class _Source:
 
 
 def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) -> Checkpoint:
-    """Reads and checks everything of the model except its tokenizer and the weights themselves.
+    """Reads and checks all of the model except its tokenizer and the values of its weights.
 
-    `path` may be any part of a split file. `overrides.tokenizer` is a directory.
+    `path` may be any part of a split file. `overrides.tokenizer` must be a directory.
     """
     metadata, tensors = _read_parts(path)
     where = str(path)
@@ -193,7 +195,7 @@ def _checkpoint(
 
 
 def _tokenizer_files(vocabulary: Vocabulary, path: Path, other: str | None) -> Mapping[str, bytes]:
-    """Returns the tokenizer's files, tried out before use; those of the directory `other` if it is given."""
+    """Returns the tokenizer's files, tested in a child process; the files in the directory `other` if it is given."""
     if other is not None:
         return _LazyFiles(lambda: read_tokenizer_files(Path(other)))
 
@@ -252,7 +254,7 @@ def _rope_factors(tensors: Mapping[str, GgufTensor]) -> NDArray[np.float32] | No
 def _without_guesses(
     tensors: Mapping[str, GgufTensor], spec: ModelSpec, num_layers: int
 ) -> Mapping[str, GgufTensor]:
-    """Returns all tensors except those of `num_layers` layers after the last, which guess later tokens."""
+    """Returns all tensors except those of the last `num_layers` layers, which are for multi-token prediction."""
     last = len(spec.layers)
     guesses = {f"blk.{number}" for number in range(last, min(last + num_layers, last + 1024))}
     return {
@@ -265,7 +267,7 @@ def _without_guesses(
 def _match(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], path: Path, architecture: Architecture
 ) -> _Source:
-    """Checks that exactly the tensors of the metadata exist, in its shapes."""
+    """Returns the tensors of the layout; raises `ConfigError` unless the file has exactly these, in their shapes."""
     layout = tuple(_layout(spec, tensors, architecture.names))
     needed: dict[str, GgufTensor] = {}
     for plan in layout:
@@ -296,7 +298,7 @@ def _match(
 def _layout(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], names: DecoderNames
 ) -> Iterator[TensorPlan]:
-    """Yields the layout of a checkpoint, except for tensors that newer files split in two."""
+    """Yields the plans of a checkpoint's layout, without the tensors that newer files split in two."""
     for plan in decoder_layout(spec, names, prefix=""):
         if plan.name == "head":
             yield replace(plan, source=f"{HEAD}.weight")
@@ -313,7 +315,7 @@ def _layout(
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Removes dimensions of size 1, some of which converters leave out."""
+    """Returns the shape without dimensions of size 1, some of which converters leave out."""
     return tuple(size for size in shape if size != 1)
 
 

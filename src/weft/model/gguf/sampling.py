@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# llama.cpp's names. Parameters of samplers that Weft lacks are left out.
+# llama.cpp's names of sampling parameters. Parameters of samplers that Weft lacks are left out.
 _NAMES = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -18,7 +18,7 @@ _PREFIX = "general.sampling."
 
 
 def sampling_file(metadata: Mapping[str, Any]) -> bytes:
-    """Returns the generation_config.json for the file's metadata."""
+    """Returns a generation_config.json made from the file's metadata."""
     found = {
         name: _shortest(metadata[_PREFIX + key])
         for key, name in _NAMES.items()
@@ -28,5 +28,5 @@ def sampling_file(metadata: Mapping[str, Any]) -> bytes:
 
 
 def _shortest(value: Any) -> Any:
-    """Returns a float32 with the shortest decimal digits: 0.6, not 0.60000002."""
+    """Returns a float32 value with the shortest decimal digits: 0.6, not 0.60000002."""
     return float(str(np.float32(value))) if isinstance(value, float) else value

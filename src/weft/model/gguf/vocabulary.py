@@ -1,7 +1,7 @@
 """Converts the tokenizer in a GGUF file's metadata to the files of a checkpoint: tokenizer.json and its config.
 
-For byte-level BPE ("gpt2") the file has the merges, and the name of a way to split texts before; for SentencePiece
-("llama") the merges follow from the scores.
+For byte-level BPE ("gpt2") the file has the merges, and the name of a way to split texts before the merges; for
+SentencePiece ("llama") the merges follow from the scores.
 """
 
 import json
@@ -24,13 +24,13 @@ _TEMPLATES = {
     "tokenizer.chat_template.tool_use": TOOL_TEMPLATE,
 }
 _MAX_TOKENS = 1 << 20
-# Limit on characters examined to find merges by scores; large vocabularies need a tenth of it.
+# Maximum number of characters examined to find merges by scores; large vocabularies need a tenth of it.
 _MAX_SPLITS = 64 << 20
 # Tokens that end a turn. Files often name only the token that ends the text, and some mark these as ordinary tokens.
 _ENDS = frozenset(
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
 )
-# Harmony's ends of an answer; its usual end token ends only one of several messages.
+# Harmony's ends of an answer; the end token in the file ends only one of several messages.
 _HARMONY_ENDS, _HARMONY_END = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -44,8 +44,9 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 
 @dataclass(frozen=True, slots=True)
 class _Splitting:
-    """Patterns that split a text, one after the other; `has_whole_words`: a word that is a token is not split
-    further.
+    """Patterns that split a text, applied one after the other.
+
+    `has_whole_words`: a word that is a token is not split further.
     """
 
     patterns: tuple[str, ...]
@@ -130,7 +131,7 @@ class Vocabulary:
     fields: Fields
 
     def token_id(self, role: str) -> int | None:
-        """Returns the id of the token with this role; None for an invalid id, such as -1."""
+        """Returns the id of the token with this role; None if the file has none or an invalid id, such as -1."""
         key = f"{_PREFIX}{role}_token_id"
         if not self.fields.has(key):
             return None
@@ -139,7 +140,7 @@ class Vocabulary:
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Ids of all tokens that end an answer; the ids that the file names come first."""
+        """Ids of all tokens that end an answer, first the ids that the file names."""
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
         ends = _ENDS
         if set(self.tokens) >= _HARMONY_ENDS:
@@ -151,7 +152,7 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Mapping[str, object], where: str) -> Vocabulary:
-    """Returns the vocabulary; checks that tokens are unique and that there is one kind per token."""
+    """Returns the vocabulary; raises `ConfigError` unless tokens are unique and each token has a kind."""
     fields = Fields(metadata, where)
     model = metadata.get(f"{_PREFIX}model")
     if model not in MODELS:
@@ -182,7 +183,7 @@ def read_vocabulary(metadata: Mapping[str, object], where: str) -> Vocabulary:
 
 
 def make_files(vocabulary: Vocabulary) -> dict[str, bytes]:
-    """Returns the files by name; the tokenizer has not been tried out."""
+    """Returns the tokenizer's files by name; they are not tested yet."""
     is_bpe = vocabulary.fields.text(f"{_PREFIX}model") == "gpt2"
     document = _byte_level(vocabulary) if is_bpe else _sentence_piece(vocabulary)
     config: dict[str, object] = {
@@ -233,8 +234,9 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
-    """Returns the tokenizer for SentencePiece: a space is a letter, one is put before the text, and unknown text
-    is bytes.
+    """Returns the tokenizer.json of SentencePiece.
+
+    A space is an ordinary character, one space is put before the text, and unknown text is encoded as bytes.
     """
     ids = _ids(vocabulary)
     has_prefix = vocabulary.fields.flag_or(f"{_PREFIX}add_space_prefix", True)
@@ -263,7 +265,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns ids by token, without the names that converters make up for unused rows."""
+    """Returns ids by token, without the names that converters invent for unused rows."""
     return {
         token: i
         for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
@@ -272,7 +274,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _added(vocabulary: Vocabulary) -> list[dict[str, object]]:
-    """Returns tokens that are found in a text before it is split."""
+    """Returns the added tokens, which are found in a text before the text is split."""
     return [
         {
             "id": i,
@@ -296,7 +298,7 @@ def _merges(fields: Fields, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]
 
 
 def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Returns every pair of tokens that makes a third one, highest score first; of equal scores, lowest ids first."""
+    """Returns every pair of tokens whose join is a token, highest score first; of equal scores, lowest ids first."""
     scores = vocabulary.fields.values.get(f"{_PREFIX}scores")
     if not isinstance(scores, list) or len(scores) != len(vocabulary.tokens):
         raise ConfigError(
@@ -321,7 +323,7 @@ def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tup
 
 
 def _post_processor(vocabulary: Vocabulary, *, adds_bos: bool) -> dict[str, object] | None:
-    """Returns the post-processor that adds the tokens at the beginning and end of a text, as the file says."""
+    """Returns the post-processor that adds the file's tokens before and after a text; None if there are none."""
     flags = {
         "bos": vocabulary.fields.flag_or(f"{_PREFIX}add_bos_token", adds_bos),
         "eos": vocabulary.fields.flag_or(f"{_PREFIX}add_eos_token", False),

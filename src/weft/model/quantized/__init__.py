@@ -1,1 +1,1 @@
-"""Quantized checkpoints: supported methods, and how each packs its numbers."""
+"""Quantized checkpoints: the supported methods, and their ways of packing numbers."""

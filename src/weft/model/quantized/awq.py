@@ -1,4 +1,4 @@
-"""AWQ in its "gemm" form: words along the rows, eight numbers per word, in an order of their own."""
+"""AWQ in its "gemm" form: words along the rows, with eight numbers per word in AWQ's own order."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ _PER_WORD = len(_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class AwqFormat:
-    """Four bits, with zeros."""
+    """AWQ's format: four bits, with zeros."""
 
     group_size: int | None
     has_spare_biases: bool = False
@@ -75,7 +75,7 @@ class _AwqRows:
 
 
 def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.uint8]:
-    """Returns numbers [rows, columns] of the rows [start, stop), from words [columns, words of rows]."""
+    """Returns the numbers [rows, columns] of the rows [start, stop), from words [columns, words of rows]."""
     first = start // _PER_WORD
     taken = np.ascontiguousarray(words[:, first : -(-stop // _PER_WORD)].T)
     numbers = np.empty((len(taken), _PER_WORD, taken.shape[1]), np.uint8)
@@ -86,7 +86,7 @@ def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.uint
 
 
 def read_awq(config: Fields) -> AwqFormat:
-    """Returns the format in a config of AWQ; `bits` and `group_size` have older names too."""
+    """Returns the format in an AWQ config; `bits` and `group_size` have older names too."""
     need(config, "bits" if config.has("bits") else "w_bit", 4)
     need(config, "zero_point", None, True)
     for key in ("version", "format", "checkpoint_format"):

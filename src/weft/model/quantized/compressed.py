@@ -35,7 +35,7 @@ _SCALE = "weight_scale"
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """One byte per number, one scale per row."""
+    """Int8 with one scale per row: one byte per number."""
 
     has_spare_biases: bool = False
     scales: str = _SCALE
@@ -57,15 +57,16 @@ class Int8Format:
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """Returns the matrix as stored; rounding its values to `dtype` would gain nothing."""
+        """Returns the matrix as stored, since int8 values rounded to `dtype` would not be more exact."""
         scales = parts[_SCALE].float32().reshape(-1)
         return replace(parts["weight"], scales=scales, unchecked=parts.origin(_SCALE))
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFormat:
-    """Numbers of 4 or 8 bits in words. `group_size` None means one scale per row; `has_order`: a tensor assigns
-    columns to groups.
+    """Numbers of 4 or 8 bits in words. `group_size` None means one scale per row.
+
+    With `has_order` a tensor assigns columns to groups.
     """
 
     num_bits: int
@@ -143,9 +144,9 @@ class _PackedRows:
 
 
 def read_compressed(config: Fields) -> QuantizedFormat:
-    """Returns the format in a config of compressed-tensors; all of its groups must have the same format."""
+    """Returns the format in a compressed-tensors config; all groups of the config must have the same format."""
     need(config, "format", *_BY_BYTE, _PACKED, _FLOAT)
-    config.object("kv_cache_scheme")  # keys and values are not quantized by this setting
+    config.object("kv_cache_scheme")  # this setting does not make Weft quantize keys and values
     sparsity = config.object("sparsity_config")
     if sparsity is not None and sparsity.values:
         need(sparsity, "format", "dense")
@@ -224,7 +225,7 @@ def _read_float(weights: Fields) -> Fp8Format:
 
 
 def _check_activations(group: Fields, *, is_float: bool) -> None:
-    """Checks the quantization of activations; Weft quantizes activations for int8 only."""
+    """Raises `ConfigError` for an unsupported quantization of activations; Weft quantizes activations only for int8."""
     numbers = group.object("input_activations")
     assert numbers is not None
     need(numbers, "num_bits", 8)

@@ -12,13 +12,13 @@ from weft.model.quantized.fp8 import read_fp8
 from weft.model.quantized.gptq import read_gptq
 from weft.model.quantized.mxfp4 import read_mxfp4
 
-# Files with the quantization when config.json lacks it, with the method of each.
+# Files with the quantization if config.json lacks it, each with its method.
 QUANTIZATION_FILES: Mapping[str, str] = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Reader of a `quant_method`, and the supported forms in words."""
+    """Reader for a `quant_method`, and a phrase with its supported forms."""
 
     read: Callable[[Fields], QuantizedFormat]
     forms: str
@@ -46,7 +46,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def with_quantization(values: Mapping[str, object], directory: Path) -> Mapping[str, object]:
-    """Returns config.json's values, with the quantization from the places where older writers put it."""
+    """Returns config.json's values, with the quantization from the files in which older programs put it."""
     if values.get("quantization_config"):
         return values
     older = Fields(values, str(directory / "config.json")).object("compression_config")
@@ -63,7 +63,7 @@ def with_quantization(values: Mapping[str, object], directory: Path) -> Mapping[
 
 
 def stored_method(fields: Fields) -> tuple[str, ...]:
-    """Returns the quantization method of the checkpoint, if it is a known one."""
+    """Returns the checkpoint's quantization method, if Weft knows it; otherwise empty."""
     config = fields.object("quantization_config")
     found = None if config is None else config.values.get("quant_method")
     return (found,) if isinstance(found, str) and found in METHODS else ()

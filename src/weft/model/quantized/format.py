@@ -1,4 +1,4 @@
-"""`QuantizedFormat`: the tensors that store a linear layer's matrix, and their reader."""
+"""`QuantizedFormat`: the tensors that store the matrix of a quantized linear layer, and their reader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ PASSED_OVER = tuple(f".{name}_scale" for name in ("input", "output", "q", "k", "
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a quantized matrix: its name after the module's, its shape, and allowed types.
+    """One tensor of a quantized matrix: its name after the module's name, its shape, and its allowed types.
 
-    `is_by_row`: its rows are those of the matrix.
+    `is_by_row`: the tensor's rows are the rows of the matrix.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The tensors of one matrix, by `Part.name`; `lead` is the prefix of their full names in messages."""
+    """The tensors of one quantized matrix, by `Part.name`; `lead` is the prefix of their full names in messages."""
 
     lead: str
     shape: tuple[int, int]
@@ -53,38 +53,39 @@ class Parts:
 
 
 class QuantizedFormat(Protocol):
-    """A way to store quantized matrices. The file decides which layers are stored so.
+    """A format of quantized matrices. The file determines which layers have this format.
 
-    Lists of exceptions in a config are therefore not needed: an unquantized layer has its usual tensor name. `parts`
-    begins with the tensor whose presence decides.
+    Therefore lists of exceptions in a config are not needed: an unquantized layer has its usual tensor name. The first
+    of `parts` is the tensor that only quantized layers have.
     """
 
     @property
     def notice(self) -> str:
-        """One sentence for the operator."""
+        """One sentence about the format for the operator."""
 
     @property
     def has_spare_biases(self) -> bool:
-        """True if writers of the format may add biases of zeros to layers that have none."""
+        """True if programs that write the format may add biases of zeros to layers without a bias."""
 
     @property
     def scales(self) -> str:
-        """Name of the tensor of scales."""
+        """Name of the tensor with the scales."""
 
     def groups(self, scales: str) -> GroupFormat | None:
-        """Returns the format in which kernels compute with a stored matrix whose scales have that type; None if no
-        kernel does.
+        """Returns the format in which kernels compute with a matrix whose scales have the type `scales`.
+
+        Returns None if no kernel supports it.
         """
 
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
         """Returns the tensors of a matrix of that shape."""
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """Returns the matrix, unpacked on demand; `dtype` as in `PackedMatrix`."""
+        """Returns the matrix, unpacked on demand; `PackedMatrix` explains `dtype`."""
 
 
 def need(fields: Fields, key: str, *allowed: object) -> None:
-    """Refuses every other value of `key`."""
+    """Raises `ConfigError` unless the value of `key` is one of `allowed`."""
     value = fields.values.get(key)
     if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
         offer = " or ".join("nothing" if one is None else shown(one) for one in allowed)
@@ -102,13 +103,13 @@ def group_size(fields: Fields, key: str) -> int | None:
 
 
 def known_groups(num_bits: int, size: int | None, offset: str, scales: str) -> GroupFormat | None:
-    """Returns the format if there is a kernel for it, otherwise None."""
+    """Returns the group format if there is a kernel for it, otherwise None."""
     form = GroupFormat(num_bits, size, offset, scales)
     return form if form.can_be_computed else None
 
 
 def describe_bits(bits: str, form: GroupFormat | None) -> str:
-    """Returns the notice of a checkpoint with weights of `bits` bits."""
+    """Returns the notice for a checkpoint whose weights have `bits` bits."""
     if form is not None:
         return (
             f"The checkpoint's weights of {bits} are computed in their stored format, and other linear layers in int8; "
@@ -121,9 +122,7 @@ def describe_bits(bits: str, form: GroupFormat | None) -> str:
 
 
 def read_groups(parts: Parts, size: int | None, order: str | None) -> Groups:
-    """Returns the groups of a matrix; `order` names the tensor that assigns each column to a group, if there is
-    one.
-    """
+    """Returns the groups of a matrix; `order` names the tensor that assigns each column to a group, if there is one."""
     depth = parts.shape[1]
     run = depth if size is None else size
     if order is None or order not in parts.tensors:
@@ -148,7 +147,7 @@ def packed_matrix(
     *,
     is_by_row: bool = False,
 ) -> PackedMatrix:
-    """Returns all rows of `source`, which was made from `parts`; see `PackedMatrix` for the rest."""
+    """Returns all rows of `source`, which was made from `parts`; `PackedMatrix` explains the other arguments."""
     return PackedMatrix(
         source,
         groups,
@@ -162,5 +161,5 @@ def packed_matrix(
 
 
 def num_words(count: int, num_bits: int) -> int:
-    """Returns the number of 32-bit words that `count` numbers fill, the last one possibly in part."""
+    """Returns the number of 32-bit words for `count` numbers; the last word may be filled in part."""
     return -(-count * num_bits // 32)

@@ -1,6 +1,7 @@
-"""Weights in float8 (E4M3), each times the scale of its block, row or matrix.
+"""Weights in float8 (E4M3), each multiplied by the scale of its block, row or matrix.
 
-They are widened: no kernel computes with them, and bfloat16 represents their values better than int8 would.
+The weights are converted to bfloat16: no kernel computes with float8, and bfloat16 represents the values better than
+int8.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ _MAX_BLOCK = 2**16
 
 
 def _meanings() -> NDArray[np.float32]:
-    """Returns the value of each byte: a sign, four bits of exponent, three of mantissa; all ones after the sign is
-    NaN.
+    """Returns the value of each byte: a sign, four bits of exponent, three bits of mantissa.
+
+    A byte with all ones after the sign is NaN.
     """
     codes = np.arange(128)
     exponents, mantissas = codes >> 3, (codes & 7) / 8
@@ -33,7 +35,7 @@ _MEANINGS = _meanings()
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """A scale per `block` of rows and columns; None means all rows or columns."""
+    """The float8 format: one scale per `block` of rows and columns; None stands for all rows or columns."""
 
     block: tuple[int | None, int | None]
     scales: str
@@ -83,11 +85,11 @@ class _Fp8Rows:
 
 
 def read_fp8(config: Fields) -> Fp8Format:
-    """Returns the format: DeepSeek's blocks, or whole matrices. The file decides which layers have it."""
+    """Returns the float8 format: DeepSeek's blocks, or whole matrices. The file determines which layers have it."""
     need(config, "fmt", None, "e4m3")
     need(config, "scale_fmt", None, "ue8m0")  # powers of two, stored as floats like other scales
     need(config, "activation_scheme", None, "dynamic", "static")
-    config.object("kv_cache_scheme")  # keys and values are not quantized by this setting
+    config.object("kv_cache_scheme")  # this setting does not make Weft quantize keys and values
     for key in ("modules_to_not_convert", "ignored_layers"):
         config.texts(key)
     if not config.has("weight_block_size"):
@@ -96,7 +98,7 @@ def read_fp8(config: Fields) -> Fp8Format:
 
 
 def read_block(fields: Fields, key: str) -> tuple[int, int]:
-    """Returns rows and columns of a block."""
+    """Returns the numbers of rows and columns of a block."""
     sizes = fields.values.get(key)
     if not isinstance(sizes, list) or len(sizes) != 2:
         fields.refuse(key, "a list of two whole numbers, rows and columns")

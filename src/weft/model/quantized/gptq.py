@@ -1,6 +1,6 @@
-"""GPTQ: words along the columns, one word row for several columns; zeros are packed along the rows.
+"""GPTQ: words along the columns, with one row of words for several columns; zeros are packed along the rows.
 
-A file of format "gptq" stores zeros minus one, "gptq_v2" the zeros themselves. The one was subtracted from whole
+A file of the format "gptq" stores zeros minus one, "gptq_v2" the zeros themselves. The one was subtracted from whole
 words, with borrow, and is added back in the same way.
 """
 
@@ -31,7 +31,7 @@ _ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
 
 @dataclass(frozen=True, slots=True)
 class GptqFormat:
-    """Format of a GPTQ checkpoint; `is_offset`: stored zeros are one too small."""
+    """Format of a GPTQ checkpoint. With `is_offset` the stored zeros are one too small."""
 
     num_bits: int
     group_size: int | None
@@ -77,7 +77,7 @@ class _GptqRows:
     num_bits: int
     words: NDArray[np.uint32]  # [words of depth, rows]
     zero_words: NDArray[np.uint32]  # [groups, words of rows]
-    missing: np.uint32  # to add to each of these words
+    missing: np.uint32  # number to add to each of these words
     scale: Tensor  # [groups, rows]
 
     def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
@@ -94,7 +94,7 @@ class _GptqRows:
 def read_gptq(config: Fields) -> GptqFormat:
     """Returns the format in a config of GPTQ."""
     need(config, "bits", 4, 8)
-    # Older files say "checkpoint_format", newer ones "format", some both.
+    # Older files say "checkpoint_format", newer files "format", some both.
     need(config, "checkpoint_format", "gptq", "gptq_v2", None)
     need(config, "format", "gptq", "gptq_v2", None)
     need(config, "is_marlin_format", None, False)
@@ -120,7 +120,10 @@ def read_gptq(config: Fields) -> GptqFormat:
 
 
 def refuse_overrides(config: Fields) -> None:
-    """Refuses overrides per layer: layers may be left out ("-:"), but all others must have one format."""
+    """Raises `ConfigError` for overrides per layer.
+
+    Layers may be left out of the quantization ("-:"), but all other layers must have one format.
+    """
     overrides = config.object("dynamic")
     for name in {} if overrides is None else overrides.values:
         if not name.startswith("-:"):

@@ -1,7 +1,7 @@
-"""MXFP4, as used for gpt-oss' experts: blocks of 32 E2M1 codes in 16 bytes, with a power of two per block.
+"""MXFP4, the format of gpt-oss' experts: blocks of 32 E2M1 codes in 16 bytes, with a power of two per block.
 
-Blocks of a row follow each other; each byte has the earlier code in its lower half. A scale is one byte: the exponent
-plus 127. One tensor holds all experts of a layer.
+The blocks of a row are adjacent; each byte has the earlier code in its lower half. A scale is one byte: the exponent
+plus 127. One tensor has all experts of a layer.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ FORM = GroupFormat(4, _SIZE, "e2m1", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4Format:
-    """The only MXFP4 format."""
+    """The MXFP4 format; there are no variants."""
 
     has_spare_biases: bool = False
     scales: str = "scales"
@@ -79,6 +79,6 @@ def scales_of_doubles(exponents: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def read_mxfp4(config: Fields) -> Mxfp4Format:
-    """Returns the format; the file decides which layers have it."""
+    """Returns the MXFP4 format; the file determines which layers have it."""
     config.texts("modules_to_not_convert")
     return Mxfp4Format()

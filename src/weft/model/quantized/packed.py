@@ -1,8 +1,8 @@
-"""A quantized matrix as its file packs it; converted to floats one tensor at a time, on demand.
+"""A quantized matrix as its file packs it; converted to floats on demand, one tensor at a time.
 
-A value is (number - zero) * scale, all three as float32: the difference is exact, the product is rounded once. Zero
-and scale belong to the row and to the column's group. If a group has a minimum instead of a zero, the value is number
-* scale + minimum; codes are looked up first.
+A value is (number - zero) * scale, all three as float32: the difference is exact, the product is rounded once. Zero and
+scale belong to the row and to the column's group. If a group has a minimum instead of a zero, the value is number *
+scale + minimum. Codes are first converted to their values.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +25,11 @@ class PackedRows(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and depth."""
+        """Number of rows, and depth."""
 
     @property
     def num_bits(self) -> int:
-        """Bits of a number."""
+        """Number of bits of a stored number."""
 
     def numbers(self, start: int, stop: int) -> NDArray[Any]:
         """Returns the numbers, unsigned or as floats, [rows, depth]."""
@@ -43,15 +43,15 @@ class PackedRows(Protocol):
 
 @runtime_checkable
 class HalvedRows(Protocol):
-    """Rows whose numbers can be read in place."""
+    """Packed rows whose four-bit numbers can be read in place."""
 
     def halves(self, start: int, stop: int) -> tuple[NDArray[np.uint8], int] | None:
-        """Returns blocks and run, in the layout of `HalvedMatrix`."""
+        """Returns blocks and run, in the layout of `HalvedMatrix`; None if the rows cannot be read in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TakenRows:
-    """Rows of `source` in the order of `index`; those that are read together lie near each other."""
+    """Rows of `source` in the order of `index`; rows that are read together are near each other."""
 
     source: PackedRows
     index: NDArray[np.intp]
@@ -90,10 +90,10 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """Rows [start, stop) of `source`; `unchecked` as in `Tensor`.
+    """Rows [start, stop) of `source`. `unchecked` has the same meaning as in `Tensor`.
 
-    `dtype` rounds the values; None leaves float32. `is_by_row`: each row has one scale, and all numbers share one
-    zero; such a matrix is returned as int8 with its scales.
+    `dtype` rounds the values; None leaves float32. `is_by_row`: each row has one scale, and all numbers share one zero;
+    such a matrix is returned as int8 with its scales.
     """
 
     source: PackedRows
@@ -103,10 +103,10 @@ class PackedMatrix:
     dtype: str | None
     unchecked: str
     is_by_row: bool = False
-    group_format: GroupFormat | None = None  # of kernels that use the stored numbers
+    group_format: GroupFormat | None = None  # format of the kernels that use the stored numbers
 
     def grouped(self) -> GroupedMatrix:
-        """Returns the stored numbers; requires a `group_format`."""
+        """Returns the stored numbers; `group_format` must not be None."""
         form = self.group_format
         assert form is not None
         if self.groups.of_columns is not None:
@@ -120,7 +120,9 @@ class PackedMatrix:
         return GroupedMatrix(form, numbers, *self._as_stored(form), self.unchecked)
 
     def halved(self) -> HalvedMatrix | None:
-        """Returns the stored numbers in place, if their layout allows it; requires a `group_format`."""
+        """Returns the stored numbers in place, None if their layout does not allow it; `group_format` must not be
+        None.
+        """
         form = self.group_format
         assert form is not None
         if not isinstance(self.source, HalvedRows):
@@ -129,7 +131,7 @@ class PackedMatrix:
         return found and HalvedMatrix(*found, *self._as_stored(form), self.unchecked)
 
     def _as_stored(self, form: GroupFormat) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Returns scales, and offsets if any, in their types in the file."""
+        """Returns scales, and offsets if there are any, in the types that the file has."""
         offsets = None
         if form.offset == "zeros":
             offsets = np.ascontiguousarray(
@@ -140,11 +142,11 @@ class PackedMatrix:
         return _as_stored(self.source.scales(self.start, self.stop), form), offsets
 
     def rows(self, start: int, stop: int) -> "PackedMatrix":
-        """Returns some of the rows."""
+        """Returns the rows [start, stop)."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     def taken(self, index: NDArray[np.intp]) -> "PackedMatrix":
-        """Returns rows in another order."""
+        """Returns the rows in the order of `index`."""
         source = _TakenRows(self.source, self.start + index)
         return replace(self, source=source, start=0, stop=len(index))
 
@@ -164,7 +166,8 @@ class PackedMatrix:
         dtype = self.dtype or "float32"
         out = np.empty((self.stop - self.start, self.source.shape[1]), STORAGE[dtype])
         for start, stop in self._chunks():
-            # float32 values of all rows at once would take more memory than the file, gigabytes for an embedding.
+            # float32 values of all rows at the same time would take more memory than the file, gigabytes for an
+            # embedding.
             values = Tensor("float32", self._values(start, stop))
             if not values.is_finite():
                 refuse_values(self.unchecked)
@@ -218,14 +221,16 @@ class PackedMatrix:
 
 
 def _as_stored(values: NDArray[np.float32], form: GroupFormat) -> NDArray[Any]:
-    """Returns scales or minimums in their type in the file."""
+    """Returns scales or minimums in the type that the file has."""
     return np.ascontiguousarray(Tensor("float32", values).rounded_to(form.scales).data)
 
 
 def unpack_range(
     words: NDArray[np.uint32], start: int, stop: int, num_bits: int, missing: np.uint32 = _NOTHING
 ) -> NDArray[np.uint8]:
-    """Returns numbers [rows, start to stop) of each row of words, after adding `missing` to each word."""
+    """Returns the numbers [start, stop) of each row of words, [rows, numbers], after `missing` was added to each
+    word.
+    """
     per_word = 32 // num_bits
     first = start // per_word
     taken = words[:, first : -(-stop // per_word)] + missing  # may wrap around

@@ -1,1 +1,1 @@
-"""Tokenizer files of a checkpoint: reads and checks them, and tries them out in a child process."""
+"""Tokenizer files of a checkpoint: reading, checks, and tests in a child process."""

@@ -13,14 +13,14 @@ VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 BPE_FILES = (VOCAB, MERGES, ADDED)
 _CONFIG, _SPECIAL, _MODEL = "tokenizer_config.json", "special_tokens_map.json", "config.json"
 _CLASS = "GPT2Tokenizer"
-_MODEL_TYPES = ("gpt2", "opt")  # models with this tokenizer if no class is named
+_MODEL_TYPES = ("gpt2", "opt")  # models with this tokenizer if the files name no class
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
-_ENDOFTEXT = "<|endoftext|>"  # default for the tokens of beginning, end and unknown text
+_ENDOFTEXT = "<|endoftext|>"  # default for the begin, end and unknown tokens
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def has_bpe_files(directory: Path) -> bool:
-    """True if `convert_bpe_files` knows the tokenizer; merges.txt alone does not prove this."""
+    """True if `convert_bpe_files` supports the directory's tokenizer; merges.txt alone does not prove this."""
     if not all((directory / name).exists() for name in (VOCAB, MERGES)):
         return False
     named = _read(directory, _CONFIG).values.get("tokenizer_class")
@@ -30,7 +30,7 @@ def has_bpe_files(directory: Path) -> bool:
 
 
 def convert_bpe_files(directory: Path) -> bytes:
-    """Returns the text of the equivalent tokenizer.json, which no one has tried out yet."""
+    """Returns the text of the equivalent tokenizer.json, which is not tested yet."""
     config = _read(directory, _CONFIG)
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     add_prefix_space = config.flag_or("add_prefix_space", False)
@@ -58,7 +58,9 @@ def convert_bpe_files(directory: Path) -> bytes:
 def _post_processor(
     directory: Path, config: Fields, ids: Mapping[str, object]
 ) -> dict[str, object] | None:
-    """Returns the special tokens around a text, as flags of tokenizer_config.json say without a tokenizer.json."""
+    """Returns the special tokens around a text, from flags of tokenizer_config.json that apply without a
+    tokenizer.json.
+    """
     said = _said(_read(directory, _SPECIAL), config)
 
     def token(role: str) -> Token | None:
@@ -77,7 +79,7 @@ def _post_processor(
 
 
 def _read(directory: Path, name: str) -> Fields:
-    """Returns the file's object; an empty one if the file does not exist."""
+    """Returns the file's JSON object; an empty object if the file does not exist."""
     path = directory / name
     return read_fields(path) if path.exists() else Fields({}, str(path))
 
@@ -97,7 +99,7 @@ def _merges(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[str, object]]:
-    """Returns the tokens beside the vocabulary, and special tokens of the vocabulary, by id."""
+    """Returns the tokens outside of the vocabulary, and the special tokens of the vocabulary, by id."""
     ids, flags = dict(_read(directory, ADDED).values), dict[str, Mapping[str, object]]()
     listed = config.object("added_tokens_decoder") or Fields({}, config.where)
     for text in listed.values:
@@ -129,7 +131,7 @@ def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[s
 
 
 def _said(*files: Fields) -> dict[str, object]:
-    """Returns the named tokens (bos, eos, unk, pad) in the files; later files win."""
+    """Returns the tokens with roles (bos, eos, unk, pad) in the files; later files override earlier ones."""
     said: dict[str, object] = dict.fromkeys(_NAMED[:3], _ENDOFTEXT)
     for fields in files:
         said |= {name: fields.values[name] for name in _NAMED if fields.has(name)}
@@ -137,7 +139,7 @@ def _said(*files: Fields) -> dict[str, object]:
 
 
 def _named_tokens(*files: Fields) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yields the text of each named token, and its flags."""
+    """Yields the text and the flags of each token with a role."""
     for value in _said(*files).values():
         if isinstance(value, dict) and isinstance(value.get("content"), str):
             yield value["content"], value

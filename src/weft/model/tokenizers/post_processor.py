@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 
-Token = tuple[str, int]  # its text and id
+Token = tuple[str, int]  # text and id of a token
 
 
 def surround(
     before: Token | None, after: Token | None, *, second_type: int = 0
 ) -> dict[str, object] | None:
-    """Returns a post-processor that puts these tokens around each text; the second text of a pair has its own type
-    id.
+    """Returns a post-processor that puts these tokens before and after each text.
+
+    The second text of a pair has the type id `second_type`.
     """
     tokens = [token for token in (before, after) if token is not None]
     if not tokens:

@@ -14,7 +14,7 @@ from weft.model.fields import Fields, one_line
 from weft.model.tokenizers.token_facts import read_settings
 
 TEMPLATE = "chat_template.jinja"
-# The template for conversations with tools is stored in a subdirectory; among files of a tokenizer it has a plain name.
+# The template for conversations with tools; in a checkpoint it is in a subdirectory, here it has a plain name.
 TOOL_TEMPLATE = "chat_template.tool_use.jinja"
 TOOL_TEMPLATE_PATH = "additional_chat_templates/tool_use.jinja"
 _DEFAULT, _TOOL_USE = "default", "tool_use"
@@ -45,7 +45,9 @@ def _decoded(data: bytes, path: str) -> str:
 
 
 def _named_templates(config: Fields) -> dict[str, str]:
-    """Returns templates of tokenizer_config.json by name: it has one text, or a list or an object of named ones."""
+    """Returns the templates in tokenizer_config.json by name; the file has one text, or a list or object of named
+    texts.
+    """
     value = config.values.get("chat_template")
     match value:
         case None:
@@ -69,15 +71,13 @@ def _named_templates(config: Fields) -> dict[str, str]:
 
 
 def _either(default: str, tool_use: str) -> str:
-    """Returns one template that uses the second one if there are tools. The `+` signs keep the white space of
-    both.
-    """
+    """Returns one template that uses `tool_use` if there are tools. The `+` signs preserve the white space of both."""
     first, second = (text.removesuffix("\n") for text in (tool_use, default))
     return f"{{% if tools %}}\n{first}{{%+ else %}}\n{second}{{%+ endif %}}"
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks text for training masks; it only has to parse."""
+    """The template block `{% generation %}`, which marks text for training masks; Weft only parses it."""
 
     tags = {"generation"}
 
@@ -87,7 +87,7 @@ class _GenerationBlock(Extension):
 
 
 def _check_template(template: str, where: str) -> None:
-    """Refuses a chat template that does not parse or is too large."""
+    """Raises `ConfigError` for a chat template that does not parse or is too large."""
     if len(template) > _MAX_TEMPLATE_CHARS:
         raise ConfigError(
             f"{where}: has {len(template)} characters; at most {_MAX_TEMPLATE_CHARS} are read"

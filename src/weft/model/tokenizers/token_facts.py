@@ -1,6 +1,6 @@
 """Facts about tokens from several files of a checkpoint, merged as transformers 5 merges them.
 
-tokenizer.json alone decides the special tokens around a text. tokenizer_config.json may list added tokens that
+Only tokenizer.json decides which special tokens surround a text. tokenizer_config.json may list added tokens that
 tokenizer.json lacks; if it lists none, special_tokens_map.json takes precedence over it.
 """
 
@@ -25,7 +25,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_settings(files: Mapping[str, bytes], where: str = "") -> Fields:
-    """Returns the settings of a tokenizer; `where` leads the names of files in errors."""
+    """Returns the merged settings of a tokenizer; `where` begins the file names in errors."""
     config = _read(files, TOKENIZER_CONFIG, where)
     if config.has(_LISTED):
         return config
@@ -34,12 +34,12 @@ def read_settings(files: Mapping[str, bytes], where: str = "") -> Fields:
 
 
 def complete(tokenizer: Tokenizer, settings: Fields, vocab_size: int | None = None) -> None:
-    """Adds the tokens that only `settings` list, and makes the tokens special that they name.
+    """Adds the tokens to `tokenizer` that only `settings` list, and marks the tokens that `settings` call special.
 
     A token that would get another id than the listed one, or an id beyond the model's vocabulary, stays plain text.
     """
     added = tokenizer.get_added_tokens_decoder()
-    # The id that the library gives to a new token.
+    # The id that the library will give to a new token.
     next_id = max(tokenizer.get_vocab_size(with_added_tokens=False), max(added, default=-1) + 1)
     changed: dict[str, AddedToken] = {}
     for listed_id, token in _listed_tokens(settings):
@@ -59,12 +59,12 @@ def complete(tokenizer: Tokenizer, settings: Fields, vocab_size: int | None = No
 
 
 def token_text(value: object) -> object:
-    """Returns the text of a token that is given as text, or as an object with flags."""
+    """Returns the text of a token that is given as a text, or as an object with flags."""
     return value.get("content") if isinstance(value, dict) else value
 
 
 def named_tokens(settings: Fields) -> Iterator[str]:
-    """Yields the texts of tokens with a role, such as bos_token."""
+    """Yields the texts of tokens that have a role, such as bos_token."""
     values = [settings.values.get(key) for key in NAMED_TOKENS]
     for key in _OTHERS:
         others = settings.values.get(key)
@@ -80,7 +80,7 @@ def _read(files: Mapping[str, bytes], name: str, where: str) -> Fields:
 
 
 def _listed_tokens(settings: Fields) -> list[tuple[int, AddedToken]]:
-    """Returns listed tokens, sorted by id."""
+    """Returns the listed tokens, sorted by id."""
     listed = settings.object(_LISTED) or Fields({}, settings.where)
     for text in listed.values:
         if not (text.isascii() and text.isdecimal() and len(text) < 10):

@@ -1,4 +1,4 @@
-"""Tokenizer files of a checkpoint: reads them, checks them against the model, finds special ids and template."""
+"""Tokenizer files of a checkpoint: reads them, checks them against the model, finds special ids and the template."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -50,9 +50,9 @@ class TokenizerFacts:
 
 
 class UnreadFiles(Mapping[str, bytes]):
-    """The existing files of `FILE_NAMES`, read on access: most engines never need their tokenizer.
+    """The existing files of `FILE_NAMES`, read at the first access: most engines never need their tokenizer.
 
-    If vocab.json and merges.txt exist instead of a tokenizer.json, it is made from them.
+    If vocab.json and merges.txt exist instead of a tokenizer.json, it is made from these two files.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,7 +83,9 @@ class UnreadFiles(Mapping[str, bytes]):
 
 
 def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, bytes]:
-    """Returns the tokenizer's files, read; the tokenizer has been tried out, unless it is Weft's own."""
+    """Returns the contents of the tokenizer's files, after a test of the tokenizer, unless it is part of Weft's
+    package.
+    """
     files = dict(UnreadFiles(directory))
     if TOKENIZER not in files:
         others = [name for name in _OTHER_FORMATS if (directory / name).exists()]
@@ -100,7 +102,9 @@ def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, 
 
 
 def read_tokenizer(files: Mapping[str, bytes], where: str, vocab_size: int) -> TokenizerFacts:
-    """Checks that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
+    """Returns the tokenizer and its facts; raises `ConfigError` unless it loads, fits `vocab_size` and its template
+    parses.
+    """
     tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
     settings = read_settings(files, where)
     template = read_chat_template(files, where)
@@ -132,13 +136,14 @@ def _load(data: bytes, where: str) -> Tokenizer:
 def _check_size(
     tokenizer: Tokenizer, where: str, vocab_size: int, *, is_needed: Callable[[str], bool]
 ) -> None:
-    """Checks that ids fit the vocabulary. Added tokens beyond it, such as `<pad>`, are allowed unless prompts need
-    them.
+    """Raises `ConfigError` unless the token ids are below `vocab_size`.
+
+    Added tokens above it, such as `<pad>`, are allowed unless prompts need them.
     """
     num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     if num_tokens == 0:
         raise ConfigError(f"{where}: the vocabulary is empty")
-    # The common case: all ids are below the number of tokens. Fetching all names would take twice as long.
+    # The common case: all ids are below the number of tokens. Reading all names would take twice as long.
     if num_tokens <= vocab_size and all(map(tokenizer.id_to_token, range(num_tokens))):
         return
     vocab = tokenizer.get_vocab(with_added_tokens=True)

@@ -1,6 +1,6 @@
-"""Tries out a foreign tokenizer.json in a child process before this process uses it.
+"""Tests an untrusted tokenizer.json in a child process before this process uses it.
 
-The library runs what the file says: it may take all memory, hang or abort, and only ending the process stops it.
+The library executes what the file says: it may use all memory, hang or abort, and only ending the process stops it.
 """
 
 import hashlib
@@ -20,18 +20,19 @@ from weft.core.errors import ConfigError
 TIME_LIMIT_S: Final = 60.0  # a file of 30 MB takes one to five
 _MAX_MEMORY_BYTES: Final = 4 << 30
 
-_sound: set[bytes] = set()  # digests of files that this process has already tried out
+_sound: set[bytes] = set()  # digests of files that this process has already tested
 
 _WORKER: Final = "weft.model.tokenizers.tokenizer_worker"
-# Smaller files take a negligible time to try out, so no mark is stored for them.
+# Smaller files are tested in negligible time, so no mark is stored for them.
 _LEAST_BYTES: Final = 1 << 20
 _MAX_MARKS: Final = 256
 
 
 def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-    """Loads, checks and uses the tokenizer; raises `ConfigError` if that fails or takes too much time or memory. The
-    trial bounds the growth of texts, and finds endless loops on common texts. The trial does not find regular
-    expressions that are slow on some other text: limits on texts cover these.
+    """Loads, checks and uses the tokenizer in a child process; raises `ConfigError` for a failure.
+
+    Too much time or memory is a failure too. The test bounds the growth of texts, and finds endless loops on common
+    texts. It does not find regular expressions that are slow on other texts: limits on texts cover these.
     """
     digest = hashlib.sha256(data).digest()
     if digest in _sound or _has_mark(data):
@@ -61,7 +62,7 @@ def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> N
 
 
 def _mark_of(data: bytes) -> Path | None:
-    """Returns the path of an empty file whose existence says that this data passed these checks with this library."""
+    """Returns the path of an empty file whose existence says that this data passed the test with this library."""
     worker, directory = find_spec(_WORKER), cache_directory("tokenizers")
     if len(data) < _LEAST_BYTES or not (directory and worker and worker.origin):
         return None

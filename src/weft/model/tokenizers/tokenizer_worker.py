@@ -1,7 +1,7 @@
-"""The child process that tries out a tokenizer.json: `python -m weft.model.tokenizers.tokenizer_worker`.
+"""The child process that tests a tokenizer.json: `python -m weft.model.tokenizers.tokenizer_worker`.
 
-The setup has the limits; each line after it is the text of a file, answered once the tokenizer was loaded, checked
-and used (see `weft.core.aio.worker`). A tokenizer that passes can be used in the server's own process.
+The setup line has the limits; each further line is the text of a file. The worker answers when the tokenizer was
+loaded, checked and used (see `weft.core.aio.worker`). A tokenizer that passes can be used in the server's own process.
 """
 
 import base64
@@ -31,7 +31,7 @@ _NUM_DECODED: Final = 256
 
 
 class Refused(Exception):
-    """Reason why the tokenizer is not used."""
+    """The reason why the tokenizer is not used."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def _answer(line: str) -> dict[str, str]:
 
 
 def _look_through(tokenizer: Tokenizer) -> None:
-    """Refuses tokenizers that can turn a text of normal length into gigabytes."""
+    """Raises `Refused` for a tokenizer that can turn a text of normal length into gigabytes."""
     for name in ("normalizer", "decoder"):
         growth = 1.0
         for step in _steps(tokenizer, name):
@@ -73,7 +73,7 @@ def _look_through(tokenizer: Tokenizer) -> None:
 
 
 def _steps(tokenizer: Tokenizer, name: str) -> list[Mapping[str, Any]]:
-    """Returns the steps of a normalizer, decoder and the like, as the file describes them."""
+    """Returns the steps of the tokenizer's part `name`, such as its normalizer, as the file describes them."""
     part = getattr(tokenizer, name)
     steps = [] if part is None else list(_flat(json.loads(part.__getstate__())))
     if len(steps) > _MAX_STEPS:
@@ -90,13 +90,13 @@ def _flat(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """Returns the maximum number of characters that a step makes of one, for steps whose texts the file chooses."""
+    """Returns the maximum number of characters that a step makes of one character, for steps with texts of the file."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1.0, len(new) / len(old))
         case {"type": "Replace", "content": str(new)}:  # may match before each character
             return 1.0 + len(new)
-        case {"type": "Prepend", "prepend": str(new)}:  # to each part between added tokens
+        case {"type": "Prepend", "prepend": str(new)}:  # added to each part between added tokens
             return 1.0 + len(new)
         case {"type": "Precompiled", "precompiled_charsmap": str(encoded)}:
             data = base64.b64decode(encoded)
@@ -120,7 +120,7 @@ def _additions(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _use(tokenizer: Tokenizer) -> None:
-    """Encodes and decodes samples, so that a failure or hang happens here."""
+    """Encodes and decodes samples, so that a failure or hang happens in this process."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     for text in _SAMPLES:

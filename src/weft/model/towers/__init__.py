@@ -1,1 +1,1 @@
-"""Vision towers: encoders that turn pictures into rows of a decoder's input."""
+"""Vision towers: encoders that convert pictures into rows of a decoder's input."""

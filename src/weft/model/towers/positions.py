@@ -1,4 +1,4 @@
-"""Positions in three rows (M-RoPE): of a prompt with pictures, and of the tokens after it."""
+"""Positions of frame, row and column (M-RoPE), of a prompt with pictures and of the tokens after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ class PlacedGrid:
 def rope_positions(
     num_tokens: int, grids: Sequence[PlacedGrid], merge: int
 ) -> tuple[NDArray[np.int32], int]:
-    """Returns positions of frame, row and column for each token of a prompt, [tokens, 3], and the offset of later
+    """Returns the positions of frame, row and column of each token of a prompt, [tokens, 3], and the offset of later
     tokens.
 
-    All three count on by one in text. The tokens of a grid count from the position where it begins, along each side
-    by itself, and the text after it continues behind the longer side of a frame. A token with an index i behind the
-    prompt has position i + offset in all three. `grids` are in order of their offsets.
+    In text all three positions increase by one per token. The positions of a grid's tokens count from the grid's first
+    position, along each side separately; the text after the grid continues after the longer side of a frame. A token at
+    index i after the prompt has the position i + offset in all three. `grids` are in the order of their offsets.
     """
     positions = np.empty((num_tokens, 3), np.int32)
-    done = begin = 0  # tokens so far, and the position of the next
+    done = begin = 0  # number of tokens so far, and position of the next token
     for placed in grids:
         text = placed.offset - done
         _count(positions[done : placed.offset], begin)

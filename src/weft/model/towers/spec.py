@@ -13,8 +13,9 @@ Grid = tuple[int, int, int]  # frames, rows and columns of patches
 class TowerRope(StrEnum):
     """Rotary embedding of a patch's row and column in queries and keys.
 
-    The first half of a head's pairs takes the row and the second half the column. Exponents of the frequencies:
-    AXIAL takes the same for both halves, ALTERNATING gives the even ones to rows and the odd ones to columns.
+    The first half of a head's pairs is rotated by the row and the second half by the column. Exponents of the
+    frequencies: AXIAL uses the same exponents for both halves, ALTERNATING uses the even ones for rows and the odd ones
+    for columns.
     """
 
     NONE = "none"
@@ -25,9 +26,9 @@ class TowerRope(StrEnum):
 class Resampling(StrEnum):
     """Resampling of the learned positions, a square grid, to the grid of a picture.
 
-    CORNERS: bilinear, with the corners of both grids on each other. BUCKETS: the learned position
-    at the same fraction of the side, rounded down. SMOOTH: bilinear between centres, and an average of all that a
-    place covers where the learned grid is finer. EXACT: pictures have the learned grid itself.
+    CORNERS: bilinear, with the corners of both grids at the same places. BUCKETS: the learned position at the same
+    fraction of the side, rounded down. SMOOTH: bilinear between centres; where the learned grid is finer, an average of
+    all positions that a place covers. EXACT: pictures have the learned grid itself.
     """
 
     CORNERS = "corners"
@@ -37,11 +38,11 @@ class Resampling(StrEnum):
 
 
 class Projector(StrEnum):
-    """Layers from the tower's output to the decoder's rows; each row joins `merge` x `merge` adjacent patches.
+    """Layers from the tower's output to the decoder's input rows; each row joins `merge` x `merge` adjacent patches.
 
-    MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
-    patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its
-    RMS norm, and one linear layer.
+    MERGER: a norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
+    patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its RMS
+    norm, and one linear layer.
     """
 
     MERGER = "merger"
@@ -52,8 +53,10 @@ class Projector(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectionSpec:
-    """Rows of one width to rows of another: an optional norm of each `norm_size` elements, an optional linear layer
-    of `inner` outputs with an activation, and a linear layer.
+    """Layers that convert rows of one width to rows of another.
+
+    These are an optional norm of each `norm_size` elements, an optional linear layer of `inner` outputs with an
+    activation, and a linear layer.
     """
 
     name: str
@@ -68,7 +71,9 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerRun:
-    """Layers [first, end) whose rows attend alike; `deepstack` is the merger for the rows after them, if any."""
+    """Layers [first, end) with the same kind of attention; `deepstack` is the merger for the rows after them, if
+    any.
+    """
 
     first: int
     end: int
@@ -84,15 +89,15 @@ class TowerSpec:
     frame by frame: the `merge` x `merge` patches of one token are adjacent, row by row, and so are the tokens. The
     result has one row per token; see `num_tokens`.
 
-    A layer has norms before attention and before the MLP. Patches of a frame attend to each other: to all of the
-    frame in `full_layers`, and in other layers within square windows of `window` x `window` tokens; None: no windows.
+    A layer has norms before attention and before the MLP. A patch attends to patches of its frame: to all of them in
+    `full_layers`, in other layers to those in its square window of `window` x `window` tokens; None: no windows.
     `num_positions` is the side of the learned grid of positions; 0: none. `rope_theta` is not used without rope.
 
     The rows after each of `deepstack_layers` go through a merger of their own, whose norm applies to joined patches.
     Their results follow the row of the token itself: the decoder adds them after its first layers.
 
-    `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before
-    and after the rows of an item, if the family has such tokens.
+    `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before and
+    after the rows of an item, if the family has such tokens.
     """
 
     patch_size: int
@@ -135,7 +140,7 @@ class TowerSpec:
 
     @property
     def patch_dim(self) -> int:
-        """Number of numbers of a patch."""
+        """Number of values of a patch."""
         return self.num_channels * self.temporal_patch_size * self.patch_size**2
 
     @property
@@ -145,12 +150,12 @@ class TowerSpec:
 
     @property
     def row_size(self) -> int:
-        """Number of elements of a row of the result: the token's own, and one part for each deepstack layer."""
+        """Number of elements of an output row: the token's own, and as many for each deepstack layer."""
         return self.output_size * (1 + len(self.deepstack_layers))
 
     @property
     def projections(self) -> tuple[ProjectionSpec, ...]:
-        """Projections by name: of patches to rows, of rows to tokens, and one for each deepstack layer."""
+        """Projections: of patches to rows, of rows to tokens, and one for each deepstack layer."""
         patch = ProjectionSpec(name="patch", input=self.patch_dim, output=self.hidden_size)
         joined = self.joined_size
         deep = tuple(
@@ -203,7 +208,7 @@ class TowerSpec:
 
     @property
     def runs(self) -> tuple[LayerRun, ...]:
-        """Layers in runs, each as long as possible."""
+        """The layers divided into runs that are as long as possible."""
         windowed = [
             self.window is not None and i not in self.full_layers for i in range(self.num_layers)
         ]
@@ -219,5 +224,5 @@ class TowerSpec:
         return tuple(runs)
 
     def num_tokens(self, grids: Sequence[Grid]) -> int:
-        """Returns the number of rows of an item with these grids."""
+        """Returns the number of output rows of an item with these grids."""
         return sum(t * (h // self.merge) * (w // self.merge) for t, h, w in grids)

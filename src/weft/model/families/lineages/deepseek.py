@@ -1,4 +1,4 @@
-"""DeepSeek, and GLM 4 whose experts have its form."""
+"""Family rows of DeepSeek, and of GLM 4 models whose experts have DeepSeek's form."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ _GLM_MOE = {
     "use_qk_norm": False,
 }
 
-# DeepSeek-V3's router: experts in groups, scored by sigmoid.
+# DeepSeek-V3's router: experts in groups, weighted by sigmoids.
 _SIGMOID_EXPERTS = ExpertsRule(
     count="n_routed_experts",
     inner_size="moe_intermediate_size",

@@ -1,4 +1,4 @@
-"""EXAONE 4: norms after attention and MLP, and rope in layers with windows alone."""
+"""Family rows of EXAONE 4: norms after attention and MLP, and rope only in layers with windows."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

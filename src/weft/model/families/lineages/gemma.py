@@ -1,4 +1,4 @@
-"""Gemma 1 to 3."""
+"""Family rows of Gemma 1 to 3."""
 
 from collections.abc import Mapping
 from dataclasses import replace

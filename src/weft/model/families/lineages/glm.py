@@ -1,4 +1,7 @@
-"""GLM 4 and ERNIE 4.5, dense: elements of a head that are rotated together are neighbours in their files."""
+"""Family rows of dense GLM 4 and ERNIE 4.5.
+
+Elements of a head that are rotated together are adjacent in their files.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

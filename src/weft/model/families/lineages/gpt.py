@@ -1,4 +1,4 @@
-"""GPT-2 and OPT: layer norms, and an MLP without a gate."""
+"""Family rows of GPT-2 and OPT: layer norms, and an MLP without a gate."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Granite, and Bamba, which has its Mamba-2 layers."""
+"""Family rows of Granite, and of Bamba, whose Mamba-2 layers some Granite models have."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

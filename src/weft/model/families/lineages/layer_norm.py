@@ -1,4 +1,4 @@
-"""Descendants of GPT-NeoX and Llama with layer norms: some compute attention and MLP side by side."""
+"""Family rows of GPT-NeoX's and Llama's descendants with layer norms; some compute attention and MLP in parallel."""
 
 from collections.abc import Mapping
 from dataclasses import replace

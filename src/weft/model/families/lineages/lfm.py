@@ -1,4 +1,4 @@
-"""LFM 2, and with a tower LFM2-VL."""
+"""Family rows of LFM 2, and of LFM2-VL, which has a vision tower."""
 
 from collections.abc import Mapping
 from dataclasses import replace

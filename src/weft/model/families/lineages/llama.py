@@ -1,4 +1,4 @@
-"""Llama and what kept its form: Mistral, Mixtral, SmolLM 3, Phi-3, gpt-oss and others."""
+"""Family rows of Llama and of families with its form: Mistral, Mixtral, SmolLM 3, Phi-3, gpt-oss and others."""
 
 from collections.abc import Mapping
 from dataclasses import replace

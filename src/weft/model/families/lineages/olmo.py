@@ -1,4 +1,4 @@
-"""OLMo."""
+"""Family rows of OLMo."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

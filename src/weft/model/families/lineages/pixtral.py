@@ -1,4 +1,4 @@
-"""Pixtral: a text model of Mistral's kind with a tower whose patches are turned by row and column."""
+"""Family row of Pixtral: a Mistral-like text model, with a vision tower that rotates patches by row and column."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -62,7 +62,7 @@ def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
 
 
 def _check_selection(top: Fields) -> None:
-    """Refuses rows other than those after the last layer."""
+    """Raises `ConfigError` if the model uses other hidden states than those after the tower's last layer."""
     if top.values.get("vision_feature_layer", -2) != -1:
         top.refuse("vision_feature_layer", "-1, the last layer")
     if top.values.get("vision_feature_select_strategy", "default") != "full":

@@ -1,4 +1,4 @@
-"""Qwen 2 and 3; those with delta nets are in `weft.model.families.lineages.qwen_delta`."""
+"""Family rows of Qwen 2 and 3; the rows with delta nets are in `weft.model.families.lineages.qwen_delta`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,7 +37,7 @@ QWEN_FAMILIES: Mapping[str, Family] = MappingProxyType(
             windows="layer_types",
             window_switch=True,
         ),
-        "mimo": Family(  # whose layers for multi-token prediction are passed over
+        "mimo": Family(  # its layers for multi-token prediction are skipped
             architecture="MiMoForCausalLM",
             defaults={**COMMON, "max_position_embeddings": 32768},
             qkv_bias="always",

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: gated attention in some layers, gated delta nets in the others."""
+"""Family rows of Qwen3-Next and Qwen3.5: gated attention in some layers, gated delta nets in the others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,7 +66,7 @@ _QWEN35_MOE = replace(
 
 
 def _with_vision(row: Family) -> Family:
-    """Returns the row for a family with vision."""
+    """Returns the row of the family's variant with a vision tower."""
     return replace(
         row,
         architecture=row.architecture.replace("ForCausalLM", "ForConditionalGeneration"),

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL and Qwen3-VL: text models with positions in three rows, and their towers."""
+"""Family rows of Qwen2.5-VL and Qwen3-VL: text models with positions of frame, row and column, and their towers."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Towers of SigLIP's kind: those of Gemma 3, Idefics3 and LFM2-VL; and Idefics3 and SmolVLM themselves."""
+"""Vision towers of SigLIP's kind, for Gemma 3, Idefics3 and LFM2-VL; and family rows of Idefics3 and SmolVLM."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -100,7 +100,7 @@ def _read_lfm2(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
 
 
 def _siglip(vision: Fields, hidden_size: int) -> TowerSpec:
-    """Returns what all towers of this kind share, with rows of one patch each and no tokens yet."""
+    """Returns the spec that all towers of this kind share, with one patch per row and without token ids."""
     hidden = read_width(vision, "hidden_size")
     return TowerSpec(
         patch_size=vision.integer("patch_size", high=1024),
