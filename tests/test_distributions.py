@@ -216,5 +216,5 @@ def test_the_benchmark_alone_measures_a_server(environment: Path, tmp_path: Path
     assert [(one["completed"], one["failed"]) for one in found] == [(4, 0), (4, 0)]
     done = weft_bench("throughput", "--num-prompts", "1")
     assert (done.returncode, done.stderr) == (
-        2, "error: this needs all of Weft: pip install weft-serve\n",
+        2, "error: this command needs all of Weft: pip install weft-serve\n",
     )  # fmt: skip

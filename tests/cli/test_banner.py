@@ -69,7 +69,9 @@ def test_states_are_shown_as_a_part_of_the_pool(found: Fitted):
             config=msgspec.structs.replace(found.config, cache_config=cache),
         )
     )
-    assert rows(block, "memory")[0].startswith("KV pool 24 KiB (8 KiB of it states) = 8 blocks")
+    assert rows(block, "memory")[0].startswith(
+        "KV pool 24 KiB (including 8 KiB of states) = 8 blocks"
+    )
 
 
 def test_slots_of_states_are_shown_beside_the_pool(found: Fitted):

@@ -17,7 +17,7 @@ from tests.model.checkpoints import write_checkpoint
 
 ESCAPE = b"\x1b"
 CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
-LEAVES = b"[Ctrl-C again, or Ctrl-D, leaves]"
+LEAVES = b"[press Ctrl-C again, or Ctrl-D, to leave]"
 PASTES = b"\x1b[?2004h"  # what a terminal is told before it is typed into
 # Answers begin inside the reasoning; that there is any is what parsers go by.
 OPEN = "{{ messages[-1]['content'] }}<think>{# </think> #}"
@@ -99,14 +99,14 @@ def test_commands_of_a_conversation(echo: Server, state: dict[str, str], tmp_pat
             ("one", "system\r\nBe brief.\r\nuser\r\none\r\nassistant"),
             ("/regen", "system\r\nBe brief.\r\nuser\r\none\r\nassistant"),
             ("/system", "Be brief."),
-            ("/clear", "[forgotten]"),
+            ("/clear", "[conversation cleared]"),
             ("/regen", "error: there is no answer yet"),
             ("/system Be kind.", "> "),
             ("//two", "system\r\nBe kind.\r\nuser\r\n/two\r\nassistant"),
-            ("/nope", "error: /nope is no command; /help lists them"),
+            ("/nope", "error: unknown command /nope; /help lists the commands"),
             ("/help", "/regen     answer the last message again"),
-            ("/verbose", "[with tokens a second]"),
-            ("/reasoning", "there was none"),
+            ("/verbose", "[tokens per second: shown]"),
+            ("/reasoning", "the last answer has no reasoning"),
             ("/save", "error: give a file"),
             (f"/save {tmp_path}/a.json", "[saved"),
             (f"/save {tmp_path}/a.md", "[saved"),

@@ -61,7 +61,7 @@ def test_chat_takes_a_pipe_as_one_message(echo: Server):
     result = weft("chat", "--address", echo.address, stdin="one\n\ntwo\n")
     assert result.stdout.split() == ["user", "one", "two", "assistant"]
     nothing = weft("chat", "--address", echo.address, stdin="\n")
-    assert (nothing.returncode, "the message must not be empty: give one" in nothing.stderr) == (
+    assert (nothing.returncode, "the message must not be empty: give it" in nothing.stderr) == (
         2,
         True,
     )
@@ -182,7 +182,10 @@ def test_a_key_is_asked_for_and_taken():
         without = here("complete", "hello", "--address", server.address)
         with_key = here("complete", "hello", "--address", server.address, WEFT_API_KEY="secret")
     assert (without.returncode, without.stdout) == (1, "")
-    assert without.stderr == "error: the server needs a key: --api-key KEY or WEFT_API_KEY\n"
+    assert (
+        without.stderr
+        == "error: the server requires an API key: set --api-key KEY or WEFT_API_KEY\n"
+    )
     assert with_key.stdout == "hello\n"
 
 

@@ -144,7 +144,7 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("s.json", '{"block-size": "many"}', '"many"'),
         ("s.json", '{"block-size": 1, "block_size": 2}', 'duplicate key "block-size"'),
         ("s.json", '{"block-size": 1.5}', '"1.5" is not a whole number'),
-        ("s.yaml", "api-key: 0123", '"api-key" is text; put it in quotes'),
+        ("s.yaml", "api-key: 0123", '"api-key" takes text; put its value in quotes'),
         ("s.yaml", "api-key: []", "--api-key must not be empty"),
         ("s.ini", "a = 3", "must end in .json, .toml, .yaml, .yml"),
     ],

@@ -34,7 +34,7 @@ REFUSED = {
     "serve --remote grpc://a:1 --api-key k --salt-by-key": "--salt-by-key and --remote exclude",
     "serve /no/such/directory": "/no/such/directory",
     "serve model.gguf": "'model.gguf': the file does not",
-    "complete a b": 'unexpected argument "b"; several words go in quotes',
+    "complete a b": 'unexpected argument "b"; put several words in quotes',
     "complete a --address ftp://x:1": "--address must be HOST:PORT or grpc://HOST:PORT",
     "epp --pol-name x": "--pol-name. Did you mean --pool-name?",
     "epp --nope": "error: Unknown option: --nope. weft epp --help lists all flags.",

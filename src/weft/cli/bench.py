@@ -1,4 +1,4 @@
-"""`weft bench`: flags to options. What measures is imported when it is called for.
+"""`weft bench`: converts flags to options. The benchmarks are imported when a command runs.
 
 numpy and the clients take longer to import than `--help` may take.
 """

@@ -1,6 +1,6 @@
-"""The table of all commands: what each does, examples, exit statuses; and the `App` that is made of it.
+"""The table of all commands with their help, examples and exit statuses; and the `App` that is made of the table.
 
-Each is imported when it is called, so that `weft --help` is quick.
+A command is imported when it is called, so that `weft --help` is quick.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +28,16 @@ EXIT_STATUSES = {
 _SERVE_NOTES = (
     "SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. Every flag may be "
     "spelled with - or _, and set in the environment (--max-model-len as WEFT_MAX_MODEL_LEN) or in "
-    "the file that --config names; flags win over the environment, and that over the file. "
-    "--help=WORD shows the flags with that word alone."
+    "the file that --config names; flags override the environment, and the environment overrides the "
+    "file. --help=WORD shows only the flags that contain the word."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command: `words` call it, after "weft"; `target` is its function, or an `App`, as "module:name"."""
+    """A command. `words` are the words after "weft" that call the command; `target` is its function, or an `App`, as
+    "module:name".
+    """
 
     words: str
     target: str
@@ -52,13 +54,13 @@ class Command:
 
     @property
     def usage(self) -> str:
-        """First line of the help; the parser would go through all flags to make it."""
+        """First line of the command's help. The text is made here because the parser would read all flags for it."""
         below = "[COMMAND] " if self.has_others else ""
         return f"Usage: weft {self.words} {below}[OPTIONS] {self.arguments}".rstrip()
 
     @property
     def epilogue(self) -> str:
-        """Text below the flags."""
+        """Text below the flags in the command's help: remarks, examples and exit statuses."""
         title = "Example: " if len(self.examples) == 1 else "Examples:"
         lines = [title + self.examples[0]] if len(self.examples) == 1 else [title, *self.examples]
         statuses = {0: "done", EXIT_USAGE: "wrong arguments", **self.exits}
@@ -309,19 +311,19 @@ _FIRST = ("serve", "chat", "plan", "ps")
 
 
 def _epilogue_of_group(words: str, statuses: Mapping[int, str]) -> str:
-    """Text below the commands of a group, or below all commands: examples."""
+    """Returns the text below the commands in the help of a group or of `weft` itself: examples."""
     shown = (
         each.examples[0]
         for each in COMMANDS
         if (each.words.startswith(f"{words} ") if words else each.words in _FIRST)
     )
     lines = ["Examples:", *shown, _exit_status(statuses)]
-    about = "COMMAND --help shows its flags, --help=WORD those with that word."
+    about = "COMMAND --help shows the flags of a command, --help=WORD only the flags that contain the word."
     return "\n\n".join([*lines, f"{f'weft {words}'.rstrip()} {about}"])
 
 
 def make_app() -> App:
-    """An app with all commands, each by the name of its function."""
+    """Returns an app with all commands of the table."""
     app = App(
         name="weft",
         help="Serve a language model over HTTP and gRPC, and talk to it.",
@@ -337,14 +339,16 @@ def make_app() -> App:
 
 
 def call(target: str, *positional: Any, **named: Any) -> int:
-    """Calls a command's function by its name, "module:function", imported only now, so that `--help` is fast."""
+    """Imports a command's function by its name, "module:function", and calls it. The import happens here so that
+    `--help` is fast.
+    """
     module, _, function = target.partition(":")
     status: int = getattr(import_module(module), function)(*positional, **named)
     return status
 
 
 def branch(words: str, function: Callable[..., int]) -> App:
-    """A command with subcommands."""
+    """Returns the app of a command that has subcommands; `function` runs if no subcommand is given."""
     (command,) = (each for each in COMMANDS if each.words == words)
     app = App(
         name=words.rsplit(maxsplit=1)[-1],

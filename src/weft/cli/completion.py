@@ -1,4 +1,4 @@
-"""`weft completion`: what a shell needs to complete our command lines."""
+"""`weft completion`: prints the completion script of a shell."""
 
 from typing import Literal
 

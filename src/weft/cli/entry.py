@@ -1,5 +1,5 @@
-"""Entry point of the installed command: prints a first line at once, then imports `weft.cli.main`, which takes a
-while.
+"""Entry point of the installed command: prints a first line at once, then imports `weft.cli.main`, which may take
+seconds.
 """
 
 import signal
@@ -37,7 +37,9 @@ def main() -> NoReturn:
 
 
 def _refuse(distributions: list[str]) -> int:
-    """Distributions that overwrite each other's files may leave a mixture of two versions."""
+    """Returns the exit status for distributions of Weft that contain the same files: installed together, they may leave
+    files of two versions.
+    """
     print(
         f"error: {' and '.join(distributions)} have the same files; run: pip uninstall {' '.join(distributions)}, "
         f"then install one of them ({WHOLE} has all commands)",

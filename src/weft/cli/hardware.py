@@ -17,7 +17,7 @@ _LITTLE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A result of a check. `mend` is the fix; None if there is no problem."""
+    """The result of a check. `mend` is a command that fixes the problem; None if there is no problem."""
 
     area: str
     found: str
@@ -27,13 +27,15 @@ class Check:
 def check_cpu(
     root: Path, usable: Cpu | None = None, paths: list[str] | None = None
 ) -> Iterator[Check]:
-    """The path that steps are computed on and, of x86, whether the kernel lets us have the tiles that the CPU has."""
+    """Checks the instruction path that computes the steps and, on x86, whether the kernel permits this process to use
+    the CPU's AMX tiles.
+    """
     usable, paths = usable or cpu(), paths or usable_paths()
     path = paths[0]
     yield Check(
         area="CPU",
         found=f"{usable.describe()}; computed with {path}",
-        mend="weft serve --compute reference  # or a CPU with AVX2 or NEON: this one has no vector path"
+        mend="weft serve --compute reference  # or use a CPU with AVX2 or NEON: this CPU has no fast path"
         if path == "portable"
         else None,
     )
@@ -41,23 +43,25 @@ def check_cpu(
         return
     has_tiles = re.search(r"^flags\s*:.*\bamx_tile\b", _read(root / "proc/cpuinfo"), re.MULTILINE)
     if has_tiles is None:
-        yield Check(area="AMX", found="the CPU has none")
+        yield Check(area="AMX", found="the CPU has no AMX")
     elif "amx_tile" in usable.features:
         yield Check(area="AMX", found="permitted")
     else:
         yield Check(
             area="AMX",
-            found="the CPU has it, but this process may not use it: arch_prctl(ARCH_REQ_XCOMP_PERM) is refused",
-            mend="docker run --security-opt seccomp=unconfined ...  # or Linux 5.16 and a profile with arch_prctl",
+            found="the CPU has AMX, but the system refuses it to this process: arch_prctl(ARCH_REQ_XCOMP_PERM) failed",
+            mend="docker run --security-opt seccomp=unconfined ...  # or allow arch_prctl in its profile (Linux 5.16)",
         )
 
 
 def check_huge_pages(root: Path) -> Check:
-    """Checks that the system offers huge pages to programs that request them: weights and KV use them."""
+    """Checks that the kernel gives huge pages to programs that request them: weights and KV use huge pages."""
     text = _read(root / _HUGE_PAGES)
     chosen = re.search(r"\[(\w+)\]", text)
     if chosen is None:
-        return Check(area="huge pages", found="this system does not report whether it uses them")
+        return Check(
+            area="huge pages", found="this system does not report its setting of huge pages"
+        )
     mend = None
     if chosen[1] == "never":
         mend = f"echo madvise | sudo tee /{_HUGE_PAGES}"
@@ -65,35 +69,37 @@ def check_huge_pages(root: Path) -> Check:
 
 
 def check_memory(root: Path, free_bytes: int | None = None) -> Check:
-    """Checks free memory, within the control group's limit."""
+    """Checks the free memory of the machine and of the process's control group: less than 1 GiB is a problem."""
     free = free_memory_bytes(root) if free_bytes is None else free_bytes
     mend = None
     if free < _LITTLE_BYTES:
-        mend = (
-            "docker run --memory 4g ...  # or end what takes the memory: ps aux --sort -rss | head"
-        )
+        mend = "docker run --memory 4g ...  # or end programs that use much memory: ps aux --sort -rss | head"
     return Check(area="memory", found=f"{format_bytes(free)} free, within all limits", mend=mend)
 
 
 def check_cpu_quota(root: Path, num_cpus: int | None = None) -> Check:
-    """A quota that is no whole number of CPUs stops every thread for a part of each period."""
+    """Checks the CPU quota of the control group: under a quota that is not a whole number of CPUs, the kernel stops all
+    threads for a part of each period.
+    """
     num_cpus = len(_allowed_cpus(num_cpus))
     quota = _quota(root)
     if quota is None or quota >= num_cpus:
         return Check(area="CPUs", found=f"{num_cpus} for this process, no lower quota")
     threads = max(1, math.floor(quota))
-    found = f"{num_cpus} for this process; its control group limits it to the time of {quota:g}"
+    found = f"{num_cpus} for this process; its control group limits it to {quota:g} CPUs"
     if quota == threads:
         return Check(area="CPUs", found=found)
     return Check(
         area="CPUs",
         found=found,
-        mend=f"weft serve --num-threads {threads}  # or a whole number: --cpus {threads}",
+        mend=f"weft serve --num-threads {threads}  # or a quota of whole CPUs: docker run --cpus {threads}",
     )
 
 
 def check_numa(root: Path, num_cpus: int | None = None) -> Check:
-    """Checks the number of NUMA nodes: across nodes, half of the weights are read from the other node's memory."""
+    """Checks the number of NUMA nodes: a process on several nodes reads a part of the weights from another node's
+    memory, which is slower.
+    """
     nodes = {}
     for directory in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
         cpus = _cpu_list(_read(directory / "cpulist")) & _allowed_cpus(num_cpus)
@@ -118,7 +124,9 @@ def _allowed_cpus(num_cpus: int | None) -> set[int]:
 
 
 def _quota(root: Path) -> float | None:
-    """CPUs allowed by the tightest control group (version 1 or 2) of this process; None without a limit."""
+    """Returns the number of CPUs that the strictest control group (version 1 or 2) of this process allows; None without
+    a limit.
+    """
     groups = root / "sys/fs/cgroup"
     quotas = []
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -140,7 +148,7 @@ def _quota(root: Path) -> float | None:
 
 
 def _cpu_list(text: str) -> set[int]:
-    """ "0-3,8" as numbers."""
+    """Converts a list of CPU numbers in the kernel's format, such as "0-3,8", to a set."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,7 +1,7 @@
-"""`--help`, and `--help=WORD`: the flags and commands whose name, help or heading has a word.
+"""`--help`, and `--help=WORD`, which prints only the flags and commands whose name, help or heading contains the word.
 
-The pages are in help.json, which `make docs` makes of what is declared: the parser and all flags take far longer to
-import than a page to print.
+The help pages are in help.json, which `make docs` generates from the declared flags: importing the parser and all flags
+takes far longer than printing a page.
 """
 
 import json
@@ -21,14 +21,14 @@ _NARROWEST = 20  # minimum width of the column with texts
 
 
 class Panel(TypedDict):
-    """Flags or commands under a heading, each with its help text."""
+    """Flags or commands below one heading, each with its help text."""
 
     title: str
     rows: list[tuple[str, str]]
 
 
 class Page(TypedDict):
-    """Help of a command."""
+    """The help of a command."""
 
     above: list[str]
     panels: list[Panel]
@@ -36,7 +36,7 @@ class Page(TypedDict):
 
 
 def wanted(arguments: Sequence[str]) -> str | None:
-    """The word of --help, "" without a word; None if no help is requested."""
+    """Returns the word of --help=WORD, "" for --help without a word, and None if the arguments request no help."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for argument in own:
         if argument == "-h" or argument.partition("=")[0] == "--help":
@@ -45,7 +45,9 @@ def wanted(arguments: Sequence[str]) -> str | None:
 
 
 def show(arguments: Sequence[str], word: str) -> int | None:
-    """Prints the help of the given command, or the entries that match the word; None if there is no such command."""
+    """Prints the help of the command in `arguments`, or only the entries that contain the word. Returns the exit
+    status; None if there is no such command.
+    """
     pages: dict[str, Page] = json.loads(as_called(PAGES.read_text("utf-8")))
     path = [argument for argument in arguments if not argument.startswith("-")]
     names = (" ".join(path[:length]) for length in range(len(path), 0 if path else -1, -1))
@@ -66,7 +68,7 @@ def show(arguments: Sequence[str], word: str) -> int | None:
     if panels:
         say("\n\n".join(_panels(panels)))
     if others:
-        say(f"Of vLLM, see docs/reference/vllm-flags.md: {', '.join(sorted(others))}")
+        say(f"Flags of vLLM (see docs/reference/vllm-flags.md):  {', '.join(sorted(others))}")
     if not panels and not others:
         error = as_called(f'error: no flag of weft {command} has "{word}" in its help')
         say(error, file=sys.stderr)
@@ -75,7 +77,7 @@ def show(arguments: Sequence[str], word: str) -> int | None:
 
 
 def as_called(text: str) -> str:
-    """Returns `text` with this program's name: `weft-picker` where `weft` says `weft epp`."""
+    """Returns `text` with the name of the program that runs: `weft-picker` instead of `weft epp`, for example."""
     for word, part in PARTS.items():
         if sys.argv[0] == part:  # as `weft.cli.parts` sets it
             return text.replace(f"weft {word}", part).replace(f"{WHOLE}[", f"{part}[")
@@ -105,7 +107,9 @@ def _filled(paragraphs: Sequence[str]) -> list[str]:
 
 
 def _panels(panels: Sequence[Panel]) -> list[str]:
-    """Lines in two columns; a name too long for the first column gets its own line."""
+    """Returns the lines of the panels in two columns. A name that is too long for the first column gets a line of its
+    own.
+    """
     width = shutil.get_terminal_size().columns
     bold, plain = ("\x1b[1m", "\x1b[0m") if colours(sys.stdout) else ("", "")
     shown = []
@@ -127,5 +131,7 @@ def _flags_of_vllm(word: str) -> set[str]:
 
 
 def _folded(text: str) -> str:
-    """The text without differences in case, hyphens and similar, for searching."""
+    """Returns `text` in lower case and with hyphens instead of underscores, so that a search ignores such
+    differences.
+    """
     return text.lower().replace("_", "-")

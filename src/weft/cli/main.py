@@ -1,4 +1,4 @@
-"""The `weft` command: argv to an exit status."""
+"""The `weft` command: runs the command in argv and returns an exit status."""
 
 import logging
 import signal
@@ -20,7 +20,9 @@ log = logging.getLogger("weft.cli")
 
 
 def run(given: Sequence[str]) -> int:
-    """Runs one command; returns the exit status. Errors of the user are printed on one line."""
+    """Runs the command in the arguments and returns the exit status. An error that the user caused is printed on one
+    line.
+    """
     arguments = list(given)
     try:
         word = wanted(arguments)
@@ -41,7 +43,7 @@ def run(given: Sequence[str]) -> int:
         # Only a part lacks modules of Weft (docs/decisions/0082); elsewhere a missing module is a defect.
         if sys.argv[0] not in PARTS.values() or not (err.name or "").startswith("weft."):
             raise
-        say(f"error: this needs all of Weft: pip install {WHOLE}", file=sys.stderr)
+        say(f"error: this command needs all of Weft: pip install {WHOLE}", file=sys.stderr)
         return EXIT_USAGE
     except WeftError as err:
         log.debug("traceback of the error", exc_info=True)  # shown with --log-level debug
@@ -51,10 +53,12 @@ def run(given: Sequence[str]) -> int:
 
 
 def _describe(error: CycloptsError) -> str:
-    """The parser's sentence on one line, with the file that a bad value came from."""
+    """Returns the parser's message on one line, and the name of the configuration file if the bad value came from a
+    file.
+    """
     if isinstance(error, UnusedCliTokensError):
         extra = " ".join(error.unused_tokens or ())
-        return f'unexpected argument "{extra}"; several words go in quotes: "..."'
+        return f'unexpected argument "{extra}"; put several words in quotes: "..."'
     text = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError):
         # For any unknown flag that begins with "--no-", the parser suggests another one with "--no-": that is

@@ -1,7 +1,8 @@
-"""The options of each command: one dataclass a command, one field a flag; and the commands with their arguments.
+"""The commands with their arguments, and the options of each command: one dataclass per command, one field per flag.
 
-A field's name is its flag, its WEFT_ variable and its key in a config file. None means "choose for
-me"; `weft.engine.start.configure` chooses. What a command does is imported when it is called, for a quick `--help`.
+A field's name gives the flag, the WEFT_ variable and the key of the configuration file. None means that
+`weft.engine.start.configure` chooses the value. A command's code is imported when the command is called, so that
+`--help` is quick.
 """
 
 from pathlib import Path
@@ -26,8 +27,8 @@ else:
 
 @flags(EngineOptions, ApiOptions)
 class LoadOptions:
-    """Flags of every command that starts an engine for the APIs: the model to load, and the behaviour of the APIs. A
-    flag that sets one field of `EngineOptions` or `ApiOptions` is declared in that class.
+    """Flags of every command that starts an engine for the APIs: model loading, and the behaviour of the APIs. A flag
+    that sets one field of `EngineOptions` or `ApiOptions` is declared in that class.
     """
 
     lora_modules: Annotated[
@@ -44,7 +45,7 @@ class LoadOptions:
     ] = None
 
     def engine_options(self, model: str = EngineOptions().model) -> EngineOptions:
-        """The part that concerns the engine."""
+        """Returns the options of the engine for `model`."""
         return pick(self, EngineOptions, model=model)
 
 
@@ -52,7 +53,7 @@ class LoadOptions:
 class ServeOptions(LoadOptions):
     """Flags of `weft serve`, apart from the model.
 
-    Flags that set a field of `HttpOptions`, `RpcOptions` or `RankOptions` are declared with that field.
+    A flag that sets a field of `HttpOptions`, `RpcOptions` or `RankOptions` is declared in that class.
     """
 
     http: Annotated[bool, Flag("Start the HTTP server.", "Server")] = True
@@ -100,7 +101,7 @@ class ServeOptions(LoadOptions):
         ),
     ] = 1
     shutdown_timeout: Annotated[
-        float, Flag("Seconds that open requests may take to finish after SIGTERM.", "Server")
+        float, Flag("Maximum seconds for open requests to finish after SIGTERM.", "Server")
     ] = 30.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -146,7 +147,7 @@ class ServeOptions(LoadOptions):
     ] = None
 
     def ranks(self) -> RanksConfig | None:
-        """The ranks of this server; None if it has all of them."""
+        """The data parallel ranks that this server runs; None if it runs all ranks."""
         size = self.engine_options().data_parallel_size
         return read_ranks(pick(self, RankOptions), size)
 
@@ -181,7 +182,7 @@ class BatchOptions(LoadOptions):
     skip_bad_lines: Annotated[
         bool,
         Flag(
-            "Report lines that are no valid requests and answer the others; the exit status is 1.",
+            "Skip and report input lines that are not valid requests; the exit status is then 1.",
             "Batch",
             negatable=False,
         ),
@@ -190,19 +191,22 @@ class BatchOptions(LoadOptions):
 
 @flags()
 class ConnectOptions:
-    """Address and credentials of the server, for the commands that talk to one."""
+    """Address and credentials of a server, for the commands that connect to one."""
 
     address: Annotated[
         str,
         Flag(
-            "Address of the server: HOST:PORT or grpc://HOST:PORT of its gRPC port, or http://HOST:PORT of its HTTP "
-            "port; that may be any server with OpenAI's API.",
+            "Address of the server: HOST:PORT or grpc://HOST:PORT of its gRPC port, or http://HOST:PORT of the HTTP "
+            "port of any server with OpenAI's API.",
             "Connection",
         ),
     ] = "127.0.0.1:50051"
     model: Annotated[
         str | None,
-        Flag("Model to ask at an HTTP address. Default: the first that it lists.", "Connection"),
+        Flag(
+            "Name of the model on an HTTP server. Default: the first model that the server lists.",
+            "Connection",
+        ),
     ] = None
     api_key: Annotated[str | None, Flag("API key of the server.", "Connection")] = None
     grpc_tls_ca: Annotated[
@@ -216,12 +220,12 @@ class ConnectOptions:
 
 @flags()
 class SampleOptions(SampleFlags):
-    """Sampling options; unset ones keep the model's defaults."""
+    """Sampling options. An option that is not set has the model's default."""
 
 
 @flags()
 class ChatOptions:
-    """Options of a conversation."""
+    """Flags of `weft chat`, apart from connection and sampling."""
 
     system: Annotated[str | None, Flag("System message of the conversation.", "Chat")] = None
     think: Annotated[bool | None, Flag("Turn reasoning before the answer on or off.", "Chat")] = (
@@ -249,7 +253,7 @@ class ChatOptions:
 
 @flags()
 class CompleteOptions:
-    """How the completion is printed."""
+    """Flags of `weft complete`, apart from connection and sampling."""
 
     json: Annotated[
         bool, Flag("Print the completion as one line of JSON.", "Output", negatable=False)

@@ -1,4 +1,6 @@
-"""Entry points of distributions with one command: `weft-picker` is `weft epp`, `weft-bench` is `weft bench`."""
+"""Entry points of the distributions that contain one command: `weft-picker` runs `weft epp`, `weft-bench` runs `weft
+bench`.
+"""
 
 import sys
 from typing import NoReturn

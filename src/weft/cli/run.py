@@ -1,4 +1,4 @@
-"""`weft run`: serves a model on loopback while a chat with it lasts."""
+"""`weft run`: serves a model on a loopback port for as long as a chat with it runs."""
 
 import signal
 import sys
@@ -31,7 +31,7 @@ def run(
     chat: ChatOptions,
     sample: SampleOptions,
 ) -> int:
-    """Starts the server, runs the chat, stops the server."""
+    """Starts the server, runs the chat and stops the server; returns the exit status."""
     # Ends the server process when this process gets a signal.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(EXIT_SIGNALLED + number))
@@ -61,7 +61,7 @@ def run(
 
 
 def _engine_flags(options: RunOptions) -> Iterator[str]:
-    """Yields the set options as flags of `weft serve`."""
+    """Yields the options that are set, as flags of `weft serve`."""
     neutral = RunOptions()
     for name in flag_names(EngineOptions):
         value = getattr(options, name)

@@ -1,4 +1,4 @@
-"""The tracer of a command with servers, if spans are requested."""
+"""Creates the tracer of a command that runs servers, if tracing is requested."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # imports OpenTelemetry, which is an extra
 
 
 def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "OtlpTracer | None":
-    """Returns a tracer for the spans that `flag` requests, exported to `endpoint` or as the environment says; None
-    if the environment disables OpenTelemetry. The caller closes the tracer at the end.
+    """Returns the tracer for the flag `flag`; it exports spans to `endpoint`, or as the OTEL_ environment variables
+    say. Returns None if the environment disables OpenTelemetry. The caller closes the tracer.
     """
     if endpoint is not None and not endpoint.strip():
         raise ConfigError(f"{flag} must be an address, such as http://localhost:4317")

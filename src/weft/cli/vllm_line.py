@@ -1,5 +1,5 @@
-"""Arguments of `weft serve` in the form of `vllm serve`: translated before they are parsed. vLLM's flags are
-recognized by full names and short forms only, not by prefixes.
+"""Translates the arguments of `vllm serve` to those of `weft serve` before they are parsed. vLLM's flags are recognized
+by full names and short forms only, not by prefixes.
 
 With `--engine vllm`, flags of vLLM's engine are passed to vLLM's own parser.
 """
@@ -25,12 +25,14 @@ _SHORT = {f"--{name.replace('_', '-')}": short for name, short in SHORT.items()}
 
 
 def to_own_arguments(arguments: Sequence[str]) -> list[str]:
-    """Translates vLLM's flags to ours. A `ConfigError` names a flag that is unknown or not supported."""
+    """Returns the arguments with vLLM's flags translated to Weft's. Raises a `ConfigError` that names a flag that is
+    unknown or not supported.
+    """
     return _Line(arguments).read()
 
 
 class _Line:
-    """A command line, read once from the left."""
+    """A command line that is read once, from left to right."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = deque(arguments)
@@ -81,7 +83,7 @@ class _Line:
         return self._is_vllm and flag.part is Part.ENGINE and flag.name not in READ_HERE
 
     def _pass_on(self, flag: VllmFlag, word: str, *, has_value: bool) -> None:
-        """Passes a flag of vLLM's engine on unchanged, with its values."""
+        """Passes a flag of vLLM's engine and its values to vLLM's parser, unchanged."""
         words = [word]
         is_dotted = "." in word.partition("=")[0]
         if not has_value and (is_dotted or flag.kind is not Kind.SWITCH):
@@ -102,7 +104,9 @@ class _Line:
             self._take(flag, one, f"{name} {one}")
 
     def _read_dotted(self, flag: VllmFlag, path: str, value: str) -> None:
-        """`--flag.a.b 1` is `--flag '{"a": {"b": 1}}'`; `--flag.a+ 1` adds to a list."""
+        """Reads a flag with a dotted name: `--flag.a.b 1` means `--flag '{"a": {"b": 1}}'`, and `--flag.a+ 1` appends
+        to a list.
+        """
         where = self._objects.setdefault(flag.spellings[0], {})
         *above, last = path.split(".")
         for key in above:
@@ -151,7 +155,7 @@ def _dashed(setting: Setting) -> str:
 
 
 def _own_flags() -> dict[str, bool]:
-    """Flags of ours, and whether a value follows."""
+    """Returns the flags of `weft serve`, and for each whether a value follows it."""
     hints = get_type_hints(ServeOptions)
     flags = {"--model": True}
     for field in fields(ServeOptions):

@@ -25,7 +25,7 @@ def test_a_plan_counts_parameters(capsys, tmp_path):
     shown = json.loads(capsys.readouterr().out)
     assert 0 < shown["num_active_parameters"] < shown["num_parameters"]
     assert run(["plan", model, "--no-measure"]) == 0
-    assert " of them a token), " in capsys.readouterr().out
+    assert " active per token), " in capsys.readouterr().out
 
 
 def test_a_plan_says_what_states_take(capsys):

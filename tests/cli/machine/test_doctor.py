@@ -56,7 +56,7 @@ def report(capsys, *argv: str) -> tuple[int, dict[str, dict]]:
 @pytest.mark.parametrize(
     ("flags", "usable", "words", "is_fine"),
     [
-        ("avx2 fma", PLAIN, "the CPU has none", True),
+        ("avx2 fma", PLAIN, "the CPU has no AMX", True),
         ("avx2 amx_bf16 amx_tile", TILES, "permitted", True),
         ("avx2 amx_bf16 amx_tile", PLAIN, "may not use it", False),
     ],
@@ -132,7 +132,7 @@ VERSION_1 = {
 def test_a_quota_that_is_no_whole_number_is_found(tmp_path: Path, files: dict[str, str]):
     """Two threads on the time of one and a half stop together, for a part of every period."""
     check = check_cpu_quota(write(tmp_path, files), num_cpus=4)
-    assert "the time of 1.5" in check.found
+    assert "limits it to 1.5 CPUs" in check.found
     assert check.mend is not None
     assert "--num-threads 1 " in check.mend
 

@@ -167,7 +167,7 @@ def test_harmony_and_other_families_do_not_mix():
 )
 def test_an_unknown_name_is_refused_with_those_that_are_known(reasoning, tool, flag):
     """The message names the setting and what it may be."""
-    with pytest.raises(ConfigError, match=f"{flag}: 'x' is not known; known are .*granite"):
+    with pytest.raises(ConfigError, match=f"{flag}: 'x' is unknown; must be .*granite"):
         make_output_parser(reasoning=reasoning, tool=tool)
 
 

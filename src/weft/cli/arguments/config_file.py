@@ -1,6 +1,6 @@
-"""Settings from a file, for what neither the command line nor the environment gave.
+"""Settings from a configuration file, for options that neither the command line nor the environment sets.
 
-One flat table; a key is a flag's name, with "-" or "_". Unknown keys are refused by name.
+The file is one flat table; each key is a flag's name, with "-" or "_". Unknown keys are errors that name the key.
 """
 
 import json
@@ -30,7 +30,7 @@ _NOT_HERE = {"--config", NOTES, VLLM_WORDS, "*"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The table of settings in `path`. Raises ConfigError with the file and the error."""
+    """Returns the table of settings in the file `path`. Raises `ConfigError` with the path and the reason."""
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise ConfigError(f"--config {path}: the name must end in {', '.join(_READERS)}")
@@ -43,12 +43,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     if settings is None:
         return {}
     if not isinstance(settings, dict):
-        raise ConfigError(f"--config {path}: must be a table of settings, one key a flag")
+        raise ConfigError(
+            f"--config {path}: the file must be a table of settings, whose keys are names of flags"
+        )
     return {str(key): value for key, value in settings.items()}
 
 
 def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Sets the arguments that are still empty from the file."""
+    """Sets each argument that has no value yet from the configuration file."""
     table: dict[str, Any] = {}
     by_flag = {argument.name: argument for argument in arguments if argument.name not in _NOT_HERE}
     for key, value in read_settings(Path(path)).items():
@@ -67,7 +69,7 @@ def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def _to_own(path: str, table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the table with vLLM's settings translated to ours, and remarks about them."""
+    """Returns the table with vLLM's settings translated to Weft's, and the notes about the translations."""
     ours: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in table.items():
@@ -92,7 +94,7 @@ def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) ->
         raise ConfigError(f'--config {path}: "{name}" must be a value or a list of values')
     if _takes_text(argument.hint) and not all(isinstance(item, str) for item in values):
         # YAML and TOML convert numbers (0123 is 83, 1.10 is 1.1), so the text that was written is lost.
-        raise ConfigError(f'--config {path}: "{name}" is text; put it in quotes')
+        raise ConfigError(f'--config {path}: "{name}" takes text; put its value in quotes')
 
 
 def _takes_text(hint: object) -> bool:

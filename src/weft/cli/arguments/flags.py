@@ -66,8 +66,8 @@ SHORT = {
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def flags(*kinds: type[Any]) -> Callable[[type[T]], type[T]]:
-    """Class decorator: makes a frozen dataclass of flags, with the flags of `kinds` and the class's own fields, each
-    with its `Flag`. A flag of `kinds` keeps its name, type and default.
+    """Returns a class decorator that makes a frozen dataclass of flags: the flags of `kinds`, and the class's own
+    fields, each with its `Flag`. A flag of `kinds` keeps its name, type and default.
     """
 
     def make(owner: type[T]) -> type[T]:
@@ -88,7 +88,9 @@ def flags(*kinds: type[Any]) -> Callable[[type[T]], type[T]]:
 
 
 def pick(given: object, options: type[T], **others: Any) -> T:
-    """`options`, with the values of the given flags of `given`, and with `others`, which win."""
+    """Returns an instance of `options` whose fields have the values of the flags in `given`; `others` override these
+    values.
+    """
     values = {}
     for field, flag in _flags(options):
         value = getattr(given, _name(field, flag))
@@ -97,17 +99,19 @@ def pick(given: object, options: type[T], **others: Any) -> T:
 
 
 def flag_names(*kinds: type[Any]) -> list[str]:
-    """Names of the fields of `kinds` that flags set."""
+    """Names of the flags that set fields of `kinds`."""
     return [_name(field, flag) for kind in kinds for field, flag in _flags(kind)]
 
 
 def flags_under(owner: type[Any], heading: str) -> Iterator[tuple[str, Flag]]:
-    """Yields the flags of a class under a heading, with the names of their fields."""
+    """Yields the flags of the class `owner` under the heading `heading`, each after the name of its field."""
     return ((field.name, flag) for field, flag in _flags(owner) if flag.group == heading)
 
 
 def sample_flags() -> type[Any]:
-    """A dataclass with the parameters of a request that have a help text; None means not given."""
+    """Returns a dataclass with one field for each sampling parameter that has a help text; a field is None if its flag
+    is not given.
+    """
     flags = []
     for parameter in PARAMETERS.values():
         if parameter.param.help is not None:

@@ -15,9 +15,9 @@ _KEYS = ("--api-key", "--control-api-key")
 
 
 def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Sets the arguments that are still empty from the file of --config.
+    """Sets each argument that has no value yet from the file of --config.
 
-    The parser calls this after argv and the environment, which therefore win.
+    The parser calls this function after it has read argv and the environment, so both override the file.
     """
     path = next((a.tokens[0].value for a in arguments if a.name == "--config" and a.tokens), None)
     if path is not None:
@@ -25,7 +25,9 @@ def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
 
 
 def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A key's variable that is empty is a mistake in a deployment, and must not turn a check off."""
+    """Raises `ConfigError` if the environment variable of a key is set but empty: an empty variable is a mistake of a
+    deployment and must not turn authentication off.
+    """
     del app, commands
     for flag in _KEYS:
         name = "WEFT_" + flag.removeprefix("--").replace("-", "_").upper()
@@ -36,9 +38,9 @@ def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def wrong_key(given: str | None) -> Unauthenticated:
-    """Returns the client's error for an API key that the server rejected."""
-    which = "a key" if given is None else "another key"
-    return Unauthenticated(f"the server needs {which}: --api-key KEY or WEFT_API_KEY")
+    """Returns the client's error for a server that rejected the API key `given`; None means that no key was sent."""
+    problem = "requires an API key" if given is None else "rejected the API key"
+    return Unauthenticated(f"the server {problem}: set --api-key KEY or WEFT_API_KEY")
 
 
 SOURCES = (Env("WEFT_", command=False), refuse_empty_key, apply_config_file)

@@ -13,10 +13,10 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str) -> int:
-    """The whole number that `text` means.
+    """Returns the whole number that `text` denotes.
 
-    "32k" is 32,000 and "32K" 32,768; with a unit, "4GB" is 4e9 and "4GiB" is 4 * 2**30.
-    Raises ValueError, with the forms that are allowed.
+    "32k" is 32,000 and "32K" 32,768; with a unit, "4GB" is 4e9 and "4GiB" is 4 * 2**30. Raises `ValueError` that lists
+    the allowed forms.
     """
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
@@ -33,27 +33,29 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """A whole number; "1.5" is refused rather than cut."""
+    """Returns the whole number in `text`. Raises `ValueError` for a fraction such as "1.5", which is not rounded."""
     if not re.fullmatch(r"-?\d+", text.strip()):
         raise ValueError(f'"{text}" is not a whole number')
     return int(text)
 
 
 def size_converter(type_: Any, tokens: Sequence[Token]) -> int | str:
-    """`parse_size` with the parser's signature; also accepts the words that the type allows."""
+    """Converts a flag's value with `parse_size`; has the signature that the parser of the command line calls. Words
+    that the flag's type allows are returned as they are.
+    """
     text = tokens[0].value
     words = (word for kind in get_args(type_) for word in get_args(kind))
     return text if text in words else parse_size(text)
 
 
 def count_converter(type_: type, tokens: Sequence[Token]) -> int:
-    """`parse_count`, in the form the command line's parser calls."""
+    """Converts a flag's value with `parse_count`; has the signature that the parser of the command line calls."""
     del type_
     return parse_count(tokens[0].value)
 
 
 def duration_converter(type_: type, tokens: Sequence[Token]) -> float:
-    """300ms, 5s, 1m30s, or a plain number of seconds."""
+    """Converts a flag's value such as 300ms, 5s, 1m30s, or a plain number of seconds, to seconds."""
     del type_
     text = tokens[0].value.strip()
     try:

@@ -1,1 +1,1 @@
-"""`weft batch`: the requests of a file."""
+"""`weft batch`: answers the requests of a batch file."""

@@ -1,4 +1,6 @@
-"""`weft batch`: answers the requests of a file, with an engine that it starts or with a server."""
+"""`weft batch`: answers the requests of a batch file, with an engine that the command starts or with a running
+server.
+"""
 
 import asyncio
 import sys
@@ -60,7 +62,7 @@ _usages = msgspec.json.Decoder(_Answer)
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the requests so far, by result."""
+    """Numbers of requests and tokens so far, for the progress lines."""
 
     total: int
     answered: int = 0
@@ -69,7 +71,7 @@ class Tally:
     tokens_out: int = 0
 
     def count(self, status: int, body: bytes) -> None:
-        """Counts an answer."""
+        """Adds a response to the counts. A status of 400 or above counts as refused."""
         self.answered += 1
         self.refused += status >= httpx2.codes.BAD_REQUEST
         try:
@@ -89,7 +91,7 @@ class Tally:
 
 
 def batch(model: str | None, options: BatchOptions) -> int:
-    """Answers all requests that have no answer yet."""
+    """Answers all requests of the input file that have no answer in the output file yet; returns the exit status."""
     configure_logging("warning")
     _check(model, options)
     bad_lines: list[str] = []
@@ -107,7 +109,10 @@ def batch(model: str | None, options: BatchOptions) -> int:
         say(str(tally), file=sys.stderr)
     if tally.answered < tally.total:
         left = tally.total - tally.answered
-        say(f"{left} without an answer: the same command goes on with them", file=sys.stderr)
+        say(
+            f"{left} requests have no answer; run the same command again to continue with them",
+            file=sys.stderr,
+        )
         return EXIT_FAILED
     return EXIT_FAILED if bad_lines else 0
 
@@ -124,7 +129,9 @@ def _check(model: str | None, options: BatchOptions) -> None:
     if not options.url.startswith(("http://", "https://")):
         raise ConfigError(f"--url must be http://HOST:PORT, not {options.url}")
     if model is not None:
-        raise ConfigError("a model and --url exclude each other: the server has its own")
+        raise ConfigError(
+            "MODEL and --url exclude each other: the server at --url has its own model"
+        )
     refuse_unused(
         options, LoadOptions(), [field.name for field in fields(LoadOptions)], "with --url"
     )
@@ -148,7 +155,7 @@ async def _answer_all(
 
 
 def _ignore(_: str) -> None:
-    """Bad lines were reported before the first request."""
+    """Drops the report of an invalid line: the first reading of the file has reported all invalid lines."""
 
 
 async def _report(tally: Tally) -> None:
@@ -159,14 +166,16 @@ async def _report(tally: Tally) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A server or engine that answers requests. `check` raises the error that makes further requests useless."""
+    """The server or engine that answers the requests. `check` gets the status of each response and raises an error if
+    all further requests would fail too.
+    """
 
     http: httpx2.AsyncClient
     check: Callable[[int], None]
 
 
 class _Work:
-    """The remaining requests, shared by the tasks that send them."""
+    """The requests without an answer, shared by the tasks that send them."""
 
     def __init__(
         self,
@@ -183,7 +192,7 @@ class _Work:
         self._max_tries = max_tries
 
     async def run(self) -> None:
-        """Sends requests until none is left."""
+        """Sends requests and writes their answers until no request is left."""
         for request in self._left:
             response = await self._answer(request)
             if response is not None:
@@ -213,7 +222,7 @@ class _Work:
 
 
 def wanted_pause_s(answer: httpx2.Response | None) -> float:
-    """Returns how long a busy server asks the client to wait, within bounds."""
+    """Returns the seconds of the response's Retry-After header, at most `_LONGEST_WAIT_S`; 0 without such a header."""
     seconds = "" if answer is None else answer.headers.get("retry-after", "")
     return min(float(seconds), _LONGEST_WAIT_S) if seconds.isdecimal() else 0.0
 
@@ -246,14 +255,18 @@ async def _server(options: BatchOptions) -> AsyncIterator[_Target]:
 
 
 def _check_key(key: str | None, status: int) -> None:
-    """Raises an error for a refused key: all further requests would be refused too."""
+    """Raises an error if the status says that the API key is refused: the server would refuse all further
+    requests too.
+    """
     if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
         raise wrong_key(key)
 
 
 @asynccontextmanager
 async def _engine(model: str | None, options: BatchOptions) -> AsyncIterator[_Target]:
-    """The APIs of an engine of our own, without a port: requests are checked as a server would."""
+    """Starts an engine in this process and yields its HTTP APIs, which are called without a network port. Requests pass
+    the same checks as in a server.
+    """
     common: dict[str, Any] = {
         field.name: getattr(options, field.name) for field in fields(LoadOptions)
     }

@@ -1,4 +1,4 @@
-"""Files of OpenAI's Batch format: a request a line in, an answer a line out.
+"""Files in OpenAI's Batch format: the input file has one request per line, the output file one answer per line.
 
 Format: https://platform.openai.com/docs/guides/batch, "Preparing your batch file" and "Retrieving the results".
 """
@@ -19,7 +19,7 @@ _MAX_ID_CHARS = 512
 
 
 class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the input. `body` is the JSON of what is sent to `url`, such as `/v1/chat/completions`."""
+    """A line of the input file. `body` is the JSON body of the request to `url`, such as `/v1/chat/completions`."""
 
     custom_id: str
     url: str
@@ -28,7 +28,7 @@ class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchResponse(msgspec.Struct, frozen=True):
-    """A server's answer; `body` is its JSON."""
+    """The response of a server to a request. `body` is its JSON body."""
 
     status_code: int
     request_id: str
@@ -36,7 +36,9 @@ class BatchResponse(msgspec.Struct, frozen=True):
 
 
 class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the output. `error` is for batches that expire, and so never set here."""
+    """A line of the output file. `error` is always None: OpenAI's format has it for batches that expire, and this
+    command has none.
+    """
 
     id: str
     custom_id: str
@@ -57,8 +59,8 @@ _json = msgspec.json.Encoder()
 def read_requests(
     path: Path, report: Callable[[str], None] | None = None
 ) -> Iterator[BatchRequest]:
-    """The requests of a file, in order. `report` gets a sentence for each line that is not a valid request, and the
-    line is skipped; without it `ConfigError` names the line.
+    """Yields the requests of a file, in order. A line that is not a valid request is skipped and reported to `report`;
+    without `report`, the first such line raises `ConfigError` with the line's number.
     """
     seen: set[str] = set()
     with _opened(path, "rb") as file:
@@ -76,7 +78,9 @@ def read_requests(
 
 
 def _to_request(line: bytes, seen: set[str]) -> BatchRequest:
-    """The request of a line, checked; its `custom_id` must not be in `seen`."""
+    """Returns the request of a line, checked. `seen` has the `custom_id` of each earlier request; a duplicate raises
+    `ConfigError`.
+    """
     _check_length(line)
     request = _requests.decode(line)
     _check(request)
@@ -95,17 +99,19 @@ def _check(request: BatchRequest) -> None:
             f"url must be a path such as /v1/chat/completions, not {request.url[:100]!r}"
         )
     if _bodies.decode(request.body).stream:
-        raise ConfigError("stream must be false: an answer is one line")
+        raise ConfigError("stream must be false: each answer is written as one line")
 
 
 class AnswerFile:
-    """The output file, to which whole lines are added, so that an interrupted batch can continue.
+    """The output file of a batch. Only whole lines are appended, so that an interrupted batch can continue.
 
-    `answered` are the ids that it had when it was opened.
+    `answered` has the `custom_id` of each answer that the file had when it was opened.
     """
 
     def __init__(self, path: Path, known: set[str]) -> None:
-        """`known` are the ids of the input; `ConfigError` if the file answers others."""
+        """Opens and locks the file and reads its answers. Raises `ConfigError` if an answer's `custom_id` is not in
+        `known`, the ids of the input file.
+        """
         self.answered: set[str] = set()
         self._file = _opened(path, "a+b")
         try:
@@ -128,7 +134,9 @@ class AnswerFile:
                 _check_length(line)
                 custom_id = _answers.decode(line).custom_id
             except (msgspec.MsgspecError, ConfigError) as error:
-                raise ConfigError(f"{path}, line {number}: no answer of a batch: {error}") from None
+                raise ConfigError(
+                    f"{path}, line {number}is not an answer in OpenAI's Batch format: {error}"
+                ) from None
             if custom_id not in known:
                 raise ConfigError(
                     f"{path} answers {custom_id!r}, which is not in the input; choose another --output-file"
@@ -138,7 +146,7 @@ class AnswerFile:
         self._file.truncate(end)
 
     def write(self, custom_id: str, response: BatchResponse) -> None:
-        """Adds an answer; it is in the file when this returns."""
+        """Appends an answer. The line is in the file when this method returns."""
         answer = BatchAnswer(
             id=f"batch_req_{uuid.uuid4().hex}", custom_id=custom_id, response=response
         )
@@ -146,7 +154,6 @@ class AnswerFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Let go of the file."""
         self._file.close()
 
 
@@ -158,7 +165,9 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers. Of a line that is too long, its beginning alone."""
+    """Yields each non-empty line of the file with its number. A line longer than `_MAX_LINE_BYTES` is cut to
+    `_MAX_LINE_BYTES` + 1 bytes.
+    """
     for number in range(1, 2**63):
         line = rest = file.readline(_MAX_LINE_BYTES + 1)
         while len(rest) > _MAX_LINE_BYTES and not rest.endswith(b"\n"):
@@ -171,4 +180,4 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _check_length(line: bytes) -> None:
     if len(line) > _MAX_LINE_BYTES:
-        raise ConfigError(f"longer than {_MAX_LINE_BYTES} bytes")
+        raise ConfigError(f"the line is longer than {_MAX_LINE_BYTES} bytes")

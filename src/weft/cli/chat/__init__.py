@@ -1,1 +1,1 @@
-"""Talking to a server on the terminal."""
+"""Terminal clients of a server: `weft chat` and `weft complete`."""

@@ -1,4 +1,4 @@
-"""`weft chat`: one message and its answer, or a conversation on the terminal."""
+"""`weft chat`: answers one message, or runs a conversation on the terminal."""
 
 import asyncio
 import signal
@@ -14,7 +14,9 @@ from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 
-_EMPTY = 'the message must not be empty: give one, as weft chat "...", or pipe it in'
+_EMPTY = (
+    'the message must not be empty: give it as an argument (weft chat "...") or on standard input'
+)
 # Returns the options of the connection once the server is reachable; cleanup at the end of the conversation is
 # registered in the stack.
 Reach = Callable[[AsyncExitStack], Awaitable[ConnectOptions]]
@@ -23,7 +25,7 @@ Reach = Callable[[AsyncExitStack], Awaitable[ConnectOptions]]
 def chat(
     message: str | None, options: ChatOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
-    """Talk with the server that is named."""
+    """Runs a chat with the server of the --address flag; returns the exit status."""
     check_address(connect.address)  # before the message is read from standard input
 
     async def reach(stack: AsyncExitStack) -> ConnectOptions:
@@ -34,7 +36,9 @@ def chat(
 
 
 def converse(message: str | None, options: ChatOptions, sample: SampleOptions, reach: Reach) -> int:
-    """Sends the message, or standard input, and prints the answer; or runs a conversation on the terminal."""
+    """Answers `message` or standard input, or runs a conversation on the terminal if neither is there; returns the exit
+    status.
+    """
     handle_interrupts()
     if message is None and not sys.stdin.isatty():
         message = sys.stdin.read().strip()

@@ -35,11 +35,13 @@ class _Completion:
 def complete(
     prompt: str | None, options: CompleteOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
-    """Print the continuation of the prompt, or of standard input."""
+    """Prints the continuation of the prompt, or of standard input; returns the exit status."""
     handle_interrupts()
     check_address(connect.address)
     if prompt is None and sys.stdin.isatty():
-        raise ConfigError('give a text to continue: weft complete "Once upon a time"')
+        raise ConfigError(
+            'the prompt is missing or empty: give a text to continue, as in weft complete "Once upon a time"'
+        )
     text = sys.stdin.read() if prompt is None else prompt
     asyncio.run(_complete(text, connect, sample, is_json=options.json))
     return 0
@@ -73,7 +75,9 @@ async def _complete(
 async def _over_grpc(
     prompt: str, connect: ConnectOptions, sample: SampleOptions, made: _Completion
 ) -> AsyncGenerator[str, None]:
-    """Yields the text as it arrives; its figures go into `made`."""
+    """Yields the text of the continuation as the gRPC server sends it. Token counts and times are recorded in
+    `made`.
+    """
     async with connected(connect) as client:
         params = to_sampling_params(sample, client, max_tokens=DEFAULT_MAX_TOKENS)
         outputs = client.generate(prompt, params, f"cli-{uuid.uuid4().hex}")
@@ -89,7 +93,9 @@ async def _over_grpc(
 async def _over_http(
     prompt: str, connect: ConnectOptions, sample: SampleOptions, made: _Completion
 ) -> AsyncGenerator[str, None]:
-    """Yields the text as it arrives; its figures go into `made`."""
+    """Yields the text of the continuation as the HTTP server sends it. Token counts and times are recorded in
+    `made`.
+    """
     body = {"max_tokens": DEFAULT_MAX_TOKENS, **given_fields(sample), "prompt": prompt}
     async with (
         OpenAIServer.connected(connect) as server,

@@ -30,7 +30,7 @@ def is_http(address: str) -> bool:
 
 
 def check_address(address: str) -> None:
-    """Raises `ConfigError` for a URL of another kind."""
+    """Raises `ConfigError` if the address is a URL whose scheme is not grpc, http or https."""
     if "://" in address and not is_http(address) and not address.startswith(_GRPC):
         raise ConfigError(
             "--address must be HOST:PORT or grpc://HOST:PORT of a gRPC port, or http(s)://HOST:PORT of an HTTP port, "
@@ -39,7 +39,7 @@ def check_address(address: str) -> None:
 
 
 def check_connect_timeout(options: ConnectOptions) -> None:
-    """Raises `ConfigError` unless the timeout is positive."""
+    """Raises `ConfigError` unless the --connect-timeout is positive."""
     if not options.connect_timeout > 0:
         raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
 
@@ -54,7 +54,7 @@ def nobody_answers(address: str) -> Unavailable:
 
 @asynccontextmanager
 async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
-    """A client of the server at `options.address`."""
+    """Yields a client that is connected to the gRPC server at `options.address`; closes the client afterwards."""
     check_connect_timeout(options)
     check_address(options.address)
     if options.model is not None:
@@ -78,8 +78,8 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
 def to_sampling_params(
     options: SampleOptions, client: EngineClient, *, max_tokens: int | None
 ) -> SamplingParams:
-    """Sampling parameters: the options, with the model's defaults for unset ones, checked; text is returned as
-    deltas.
+    """Returns the checked sampling parameters of a request: the given options, and the model's defaults for the others.
+    The text is returned as deltas.
     """
     defaults = client.model_config.default_sampling_params
     known = {

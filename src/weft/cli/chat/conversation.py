@@ -1,4 +1,4 @@
-"""A conversation with a served model: its messages, and the parameters of further requests."""
+"""A conversation with a served model: its messages, and the sampling parameters of all its requests."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -13,7 +13,9 @@ from weft.text.parsers.parts import Content, Reasoning
 
 
 class Conversation:
-    """`messages` are those of OpenAI's API, the `system` message apart; `last` is the answer of the last turn."""
+    """A conversation. `messages` are in the format of OpenAI's API, without the `system` message; `last` is the answer
+    of the last turn.
+    """
 
     def __init__(self, served: ServedModel, *, system: str | None) -> None:
         self.system = system
@@ -31,7 +33,7 @@ class Conversation:
         system: str | None,
         thinks: bool | None,
     ) -> "Conversation":
-        """Connects to the server, over the protocol of its address; refuses invalid parameters."""
+        """Connects to the server with the protocol of the address. Raises an error for invalid parameters."""
         kind = HttpModel if is_http(connect.address) else GrpcModel
         served: ServedModel = await kind.open(stack, connect, sample, thinks=thinks)
         return cls(served, system=system)
@@ -43,18 +45,18 @@ class Conversation:
 
     @property
     def all_messages(self) -> Messages:
-        """With the system message."""
+        """The messages, the system message first if there is one."""
         return self._with_system(self.messages)
 
     def clear(self) -> None:
-        """Clears the conversation; the system message stays."""
+        """Removes all messages but the system message."""
         self.messages = []
         self.last = Answer()
 
     def say(self, text: str) -> AsyncGenerator[Reasoning | Content, None]:
-        """Yields the answer to `text` in pieces. Closing the generator aborts the answer. The message and the answer
-        become part of the conversation: a stopped answer up to its last piece, a message without an answer not at
-        all.
+        """Yields the parts of the answer to the message `text`. Closing the generator aborts the answer. The message
+        and the answer are appended to the conversation; a stopped answer up to its last part. A message without an
+        answer is not appended.
         """
         return self._answer(self.messages, text)
 

@@ -23,7 +23,7 @@ from weft.web.served import Served
 
 
 class GrpcModel:
-    """A `ServedModel`."""
+    """A model behind a server's gRPC port, as a `ServedModel`."""
 
     def __init__(self, served: Served, params: SamplingParams, *, thinks: bool | None) -> None:
         self._served = served
@@ -39,7 +39,7 @@ class GrpcModel:
         *,
         thinks: bool | None,
     ) -> "GrpcModel":
-        """Connects to the server and reads the model's properties; refuses invalid parameters."""
+        """Connects to the server and reads the model's properties. Raises an error for invalid parameters."""
         client = await stack.enter_async_context(connected(connect))
         params = to_sampling_params(sample, client, max_tokens=None)
         files = await client.get_tokenizer_files()
@@ -65,7 +65,9 @@ class GrpcModel:
     async def answer(
         self, messages: Messages, answer: Answer
     ) -> AsyncGenerator[Reasoning | Content, None]:
-        """Yields the parts of the answer to `messages` as they arrive, each added to `answer` before."""
+        """Yields the parts of the model's answer to `messages` as they arrive; appends each part to `answer` before it
+        is yielded.
+        """
         turn = Turn(
             options=RequestOptions(request_id=f"cli-{uuid.uuid4().hex}"),
             messages=messages,

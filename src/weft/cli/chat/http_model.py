@@ -42,7 +42,9 @@ class HttpModel:
     async def answer(
         self, messages: Messages, answer: Answer
     ) -> AsyncGenerator[Reasoning | Content, None]:
-        """Yields the parts of the answer to `messages` as they arrive, each added to `answer` before."""
+        """Yields the parts of the model's answer to `messages` as they arrive; appends each part to `answer` before it
+        is yielded.
+        """
         body = {**self._fields, "messages": messages}
         num_first_chars = 0
         async with aclosing(self._server.stream("/chat/completions", body)) as chunks:
@@ -60,7 +62,7 @@ class HttpModel:
 
 
 def given_fields(sample: SampleOptions) -> dict[str, Any]:
-    """Returns the fields of a request's body for the options that are set."""
+    """Returns the fields of a request body for the sampling options that are set."""
     return {name: value for name, value in asdict(sample).items() if value is not None}
 
 

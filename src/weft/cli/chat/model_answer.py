@@ -1,4 +1,4 @@
-"""An answer to a message with its figures, and what gives answers: a model behind gRPC, or behind HTTP."""
+"""The answer to a message with its token counts and times, and the protocol of a model behind gRPC or HTTP."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -16,8 +16,8 @@ Messages: TypeAlias = list[dict[str, str]]
 
 @dataclass(slots=True)
 class Answer:
-    """An answer so far. Times are of `time.monotonic`; `first_at` and `last_at` are the times of the first and the
-    last message with tokens. `num_first` is the number of tokens in the first message.
+    """An answer, as far as it has arrived. Times are of `time.monotonic`; `first_at` and `last_at` are the times of the
+    first and the last message with tokens. `num_first` is the number of tokens in the first message.
     """
 
     content: str = ""
@@ -35,8 +35,8 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens per second after the first message. An answer that is complete within 0.1 s of it has the speed of
-        the whole request.
+        """Tokens per second after the first message with tokens. If the last message arrives within 0.1 s of the first,
+        the speed is that of the whole request.
         """
         passed_s = self.last_at - self.first_at
         if passed_s >= _MIN_MEASURED_S:
@@ -45,14 +45,14 @@ class Answer:
         return self.num_tokens / whole_s if self.num_tokens and whole_s > 0 else None
 
     def arrive(self) -> bool:
-        """Records the time of a message; True if it is the first one."""
+        """Records the arrival time of a message with tokens; returns True for the first such message."""
         self.last_at = time.monotonic()
         is_first = not self.first_at
         self.first_at = self.first_at or self.last_at
         return is_first
 
     def add(self, part: Reasoning | Content) -> None:
-        """Appends a part."""
+        """Appends a part of the reasoning or the content."""
         if isinstance(part, Reasoning):
             self.reasoning += part.text
         else:
@@ -60,7 +60,7 @@ class Answer:
 
 
 class ServedModel(Protocol):
-    """A model that answers conversations."""
+    """A model on a server that answers the messages of a conversation."""
 
     @property
     def name(self) -> str:
@@ -70,5 +70,7 @@ class ServedModel(Protocol):
     def answer(
         self, messages: Messages, answer: Answer
     ) -> AsyncGenerator[Reasoning | Content, None]:
-        """Yields the parts of the answer to `messages` as they arrive, each added to `answer` before."""
+        """Yields the parts of the model's answer to `messages` as they arrive; appends each part to `answer` before it
+        is yielded.
+        """
         ...

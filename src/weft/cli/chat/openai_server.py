@@ -53,7 +53,7 @@ class _Error(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """An event of a streamed chat or text completion."""
+    """An event of a streamed chat completion or text completion."""
 
     choices: list[_Choice] = []
     usage: AnswerUsage | None = None
@@ -73,7 +73,7 @@ class _Refusal(msgspec.Struct):
 
 
 class OpenAIServer:
-    """A server with an OpenAI API; `model` is the name that requests to it give."""
+    """A server with OpenAI's HTTP API. `model` is the model name in the requests."""
 
     def __init__(self, http: httpx2.AsyncClient, options: ConnectOptions) -> None:
         self.model = options.model or ""
@@ -83,7 +83,9 @@ class OpenAIServer:
     @classmethod
     @asynccontextmanager
     async def connected(cls, options: ConnectOptions) -> AsyncIterator["OpenAIServer"]:
-        """A server at `options.address`; without `options.model`, requests go to the first model that it lists."""
+        """Yields a server at `options.address`. Without `options.model`, requests name the first model that the server
+        lists.
+        """
         check_connect_timeout(options)
         base = options.address.rstrip("/").removesuffix(_API) + _API
         key = options.api_key
@@ -99,7 +101,7 @@ class OpenAIServer:
             yield server
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """Yields the events of the answer to `body`, with the token counts at the end."""
+        """Yields the events of the streamed answer to `body`; the last event has the token counts."""
         whole = {
             **body,
             "model": self.model,
@@ -126,7 +128,9 @@ class OpenAIServer:
     async def _answer_to(
         self, method: str, path: str, body: Mapping[str, Any] | None
     ) -> AsyncIterator[httpx2.Response]:
-        """The response to a request; raises the error that a refusal states."""
+        """Yields the response to a request. If the server refuses the request, raises the error that the response
+        describes.
+        """
         try:
             async with self._http.stream(method, path, json=body) as response:
                 if not response.is_success:
@@ -167,7 +171,7 @@ def _trust(options: ConnectOptions) -> ssl.SSLContext | bool:
 
 
 async def _read(response: httpx2.Response) -> bytes:
-    """Returns the body, up to a limit."""
+    """Returns the response's body. Raises an error above `_MAX_BODY_BYTES`."""
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -177,7 +181,7 @@ async def _read(response: httpx2.Response) -> bytes:
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yields the data of the events of a stream."""
+    """Yields the data of each server-sent event of a response."""
     rest = b""
     async for piece in response.aiter_bytes():
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,6 +1,6 @@
-"""An answer on the screen, as it comes: its reasoning dimmed and folded to one line, its content plain.
+"""Prints an answer on the terminal while it arrives: reasoning dimmed and folded to one line, content as plain text.
 
-A pipe gets the content alone. What a model writes reaches a terminal through `weft.core.observe.terminal`.
+A pipe gets only the content. All text of a model is printed through `weft.core.observe.terminal`.
 """
 
 import os
@@ -24,7 +24,9 @@ _LABEL = "reasoning: "
 
 
 class Screen:
-    """Shows answers. `mode` is the display of reasoning. `begin` is called before each answer, `end` after it."""
+    """Prints answers. `mode` says how reasoning is displayed. Callers call `begin` before each answer and `end` after
+    it.
+    """
 
     def __init__(self, mode: Mode, unfolds_by: str) -> None:
         self.mode = mode
@@ -37,13 +39,13 @@ class Screen:
         self.begin(Answer())
 
     def begin(self, answer: Answer) -> None:
-        """Begins another answer."""
+        """Starts the display of another answer."""
         self._answer = answer
         self._is_reasoning = False
         self._is_line_open = False
 
     def show(self, part: Reasoning | Content) -> None:
-        """Prints new parts."""
+        """Prints the new part of an answer."""
         if isinstance(part, Reasoning):
             self._is_reasoning = True
             self._show_reasoning(part.text)
@@ -57,14 +59,14 @@ class Screen:
             self._is_line_open = True
 
     def end(self) -> None:
-        """The answer has ended, or was stopped."""
+        """Finishes the display of an answer that has ended or was stopped."""
         if self._is_reasoning:
             self._end_reasoning()
         if self._is_line_open:
             say()
 
     def unfold(self, text: str) -> None:
-        """Print a whole reasoning."""
+        """Prints the whole reasoning of an answer."""
         self._dimmed(harmless(text) if sys.stdout.isatty() else text)
         say()
 
@@ -98,7 +100,7 @@ class Screen:
 
 
 def _tail(text: str, columns: int) -> str:
-    """The last words of a text that fit a line of this width."""
+    """Returns the last words of `text` that fit on a line of `columns` characters."""
     line = harmless(" ".join(text[-4 * max(columns, 1) :].split()))
     line = line[-max(columns, 0) :] if columns > 0 else ""
     while cell_len(line) > columns:
@@ -109,7 +111,7 @@ def _tail(text: str, columns: int) -> str:
 async def print_answer(
     screen: Screen, talk: Conversation, parts: AsyncGenerator[Reasoning | Content, None]
 ) -> None:
-    """Prints an answer while it is generated."""
+    """Prints an answer to the screen while it is generated."""
     is_begun = False
     try:
         async with aclosing(parts):

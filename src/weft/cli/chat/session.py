@@ -1,4 +1,6 @@
-"""A conversation on a terminal: lines can be edited and are remembered; lines that begin with / are commands."""
+"""A conversation on a terminal: the user can edit lines and recall earlier ones; lines that begin with / are
+commands.
+"""
 
 import asyncio
 import json
@@ -28,11 +30,11 @@ _BYE = ("/bye", "/exit", "/quit")
 
 
 class Interrupted(Exception):
-    """Ctrl-C at the prompt."""
+    """The user pressed Ctrl-C at the prompt."""
 
 
 class ChatSession:
-    """`hold` returns when the user leaves."""
+    """A conversation on the terminal; `hold` runs it until the user leaves."""
 
     def __init__(self, runner: asyncio.Runner, talk: Conversation, options: ChatOptions) -> None:
         self._runner = runner
@@ -41,9 +43,9 @@ class ChatSession:
         self._screen = Screen(options.reasoning, "/reasoning")
         self._was_interrupted = False
         self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
-            "/help": ("what there is", self._help),
+            "/help": ("list the commands", self._help),
             "/clear": ("clear the conversation; keep the system message", self._clear),
-            "/system": ("TEXT: set the system message; without TEXT, show it", self._system),
+            "/system": ("TEXT: set the system message; show it without TEXT", self._system),
             "/regen": ("answer the last message again", self._regenerate),
             "/reasoning": ("show the reasoning of the last answer", self._unfold),
             "/verbose": (
@@ -51,10 +53,10 @@ class ChatSession:
                 self._verbose,
             ),
             "/save": (
-                "FILE: write the conversation, .json as messages, else as Markdown",
+                "FILE: save the conversation: messages for a .json file, otherwise Markdown",
                 self._save,
             ),
-            "/bye": ("leave, as Ctrl-D", self._help),
+            "/bye": ("leave, like Ctrl-D", self._help),
         }
         self._input: PromptSession[str] = PromptSession(
             history=_open_history() if options.history else InMemoryHistory(),
@@ -72,7 +74,7 @@ class ChatSession:
         )
 
     def hold(self) -> None:
-        """Talk until the user leaves."""
+        """Reads messages and commands and answers them, until the user leaves."""
         print(f"{self._talk.model}: /help lists commands, Ctrl-D leaves.", file=sys.stderr)
         while True:
             try:
@@ -88,7 +90,7 @@ class ChatSession:
                     return
                 self._was_interrupted = is_empty
                 if is_empty:
-                    self._screen.note("Ctrl-C again, or Ctrl-D, leaves")
+                    self._screen.note("press Ctrl-C again, or Ctrl-D, to leave")
                 continue
             self._was_interrupted = False
             if text in _BYE:
@@ -104,7 +106,7 @@ class ChatSession:
             self._commands[name][1](rest.strip())
         else:
             say(
-                f"error: {name} is no command; /help lists them, // begins a message with /",
+                f"error: unknown command {name}; /help lists the commands; // sends a message that begins with /",
                 file=sys.stderr,
             )
 
@@ -119,7 +121,9 @@ class ChatSession:
             say(f"error: {err}", file=sys.stderr)
             return
         if self._talk.last.finish_reason == "length":
-            self._screen.note("cut off: --max-tokens, or the context is full")
+            self._screen.note(
+                "the answer was cut off: --max-tokens is reached or the context is full"
+            )
         if self._is_verbose:
             self._screen.note(speed(self._talk.last))
 
@@ -130,19 +134,19 @@ class ChatSession:
         for name, (text, _) in self._commands.items():
             say(f"{name:<11}{text}")
         say(
-            "Alt-Enter, or a backslash at a line's end, begins a new line; arrows find what you typed."
+            "Alt-Enter, or a backslash and Enter, starts a new line; the arrow keys recall earlier input."
         )
 
     def _clear(self, rest: str) -> None:
         del rest
         self._talk.clear()
-        self._screen.note("forgotten")
+        self._screen.note("conversation cleared")
 
     def _system(self, rest: str) -> None:
         if rest:
             self._talk.system = rest
         else:
-            say(self._talk.system or "there is none")
+            say(self._talk.system or "no system message is set")
 
     def _regenerate(self, rest: str) -> None:
         del rest
@@ -153,12 +157,14 @@ class ChatSession:
 
     def _unfold(self, rest: str) -> None:
         del rest
-        self._screen.unfold(self._talk.last.reasoning or "there was none")
+        self._screen.unfold(self._talk.last.reasoning or "the last answer has no reasoning")
 
     def _verbose(self, rest: str) -> None:
         del rest
         self._is_verbose = not self._is_verbose
-        self._screen.note("with tokens a second" if self._is_verbose else "without tokens a second")
+        self._screen.note(
+            "tokens per second: shown" if self._is_verbose else "tokens per second: hidden"
+        )
 
     def _save(self, rest: str) -> None:
         if not rest:
@@ -203,7 +209,9 @@ def _bindings() -> KeyBindings:
 
 
 def _open_history() -> History:
-    """Opens the input history, a file that only its owner can read; in memory if there is no such file."""
+    """Opens the input history, a file that only its owner can read. If the file cannot be used, the history is kept in
+    memory.
+    """
     try:
         path = state_file("chat_history")
         if path.stat().st_size > _MAX_HISTORY_BYTES:
@@ -215,7 +223,7 @@ def _open_history() -> History:
 
 
 def _shorten(path: Path) -> None:
-    """The later half stays; entries begin with an empty line."""
+    """Removes the older half of the history file. Entries of the file begin with an empty line."""
     with path.open("rb+") as file:
         file.seek(-_MAX_HISTORY_BYTES // 2, os.SEEK_END)
         rest = file.read().partition(b"\n\n")[2]

@@ -1,4 +1,4 @@
-"""When certificates run out: their dates, read from the PEM file as it is, with nothing but the standard library."""
+"""Validity dates of TLS certificates, read from the PEM file with only the standard library."""
 
 import ssl
 from datetime import UTC, datetime
@@ -14,9 +14,9 @@ _PLACE_OF_VALIDITY = (
 
 
 def validity(path: Path) -> list[tuple[datetime, datetime]]:
-    """First and last moment of validity of each certificate in the file, in order.
+    """Returns the start and the end of the validity of each certificate in the file, in order.
 
-    Raises `OSError` if it cannot be read, `ValueError` if it contains no certificate.
+    Raises `OSError` if the file cannot be read, `ValueError` if it contains no certificate.
     """
     text = path.read_text(encoding="ascii", errors="replace")
     found = [_BEGIN + part.partition(_END)[0] + _END for part in text.split(_BEGIN)[1:]]
@@ -43,7 +43,7 @@ def _moment(kind: int, text: bytes) -> datetime:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each element."""
+    """Returns the tag and the content of each DER element in `der`."""
     elements = []
     at = 0
     while at < len(der):

@@ -1,4 +1,6 @@
-"""The flags of the commands of this package. What a command does is imported when it is called, for a quick --help."""
+"""Flags of the commands that inspect this machine. A command's code is imported when the command is called, so that
+--help is quick.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +13,7 @@ from weft.core.values.declare import Flag
 
 ServeArguments = Annotated[
     str,
-    Parameter(allow_leading_hyphen=True, help="Model and flags, as weft serve takes them."),
+    Parameter(allow_leading_hyphen=True, help="Model and flags of weft serve."),
 ]
 Json = Annotated[bool, Flag("Print JSON.", "Output", negatable=False)]
 
@@ -39,7 +41,7 @@ class PlanOptions:
 
 @flags()
 class TopOptions:
-    """Flags of `weft top`. `ca` is the certificate to trust."""
+    """Flags of `weft top`. `ca` is the file with the CA certificate to trust."""
 
     url: Annotated[
         str, Flag("Address of the server: http://HOST:PORT of its HTTP port.", "Connection")

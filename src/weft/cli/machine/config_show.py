@@ -16,7 +16,9 @@ _UNSET = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting. `value` None means that the start chooses the value; of keys only the number is shown."""
+    """One setting. `value` is None if the server chooses the value when it starts; of API keys only the number is
+    shown.
+    """
 
     name: str
     value: Any
@@ -25,7 +27,9 @@ class Setting:
 
 
 def run(arguments: Sequence[str], *, changed: bool, json: bool) -> int:
-    """Prints all settings, or only those that differ from the defaults."""
+    """Prints all settings, or with `changed` only the settings that differ from their defaults; returns the exit
+    status.
+    """
     line = read_serve_line(arguments)
     values = {"model": line.model}
     values |= {field.name: getattr(line.options, field.name) for field in fields(ServeOptions)}

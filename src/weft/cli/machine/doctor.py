@@ -56,7 +56,9 @@ def _print(checks: Sequence[Check], num_findings: int) -> None:
 
 
 def check_versions() -> Iterator[Check]:
-    """Reports the versions of Weft, Python and main libraries; loading them proves that the native core works."""
+    """Reports the versions of Weft, Python and the main libraries. Importing the libraries proves that the native core
+    can be loaded.
+    """
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     yield Check(
         area="versions",
@@ -68,7 +70,7 @@ def check_versions() -> Iterator[Check]:
 
 
 def check_machine(root: Path) -> Iterator[Check]:
-    """Checks CPU, memory and their limits; `root` contains /proc and /sys."""
+    """Checks the CPU, the memory and the limits on them. `root` is the directory that contains /proc and /sys."""
     yield from check_cpu(root)
     yield check_huge_pages(root)
     yield check_memory(root)
@@ -78,7 +80,7 @@ def check_machine(root: Path) -> Iterator[Check]:
 
 
 def check_open_files(hard: int) -> Check:
-    """Checks how many connections the limit on open files allows."""
+    """Checks the limit on open files `hard`: each connection needs an open file."""
     if hard == resource.RLIM_INFINITY or hard >= LOW_OPEN_FILES:
         shown = "any number" if hard == resource.RLIM_INFINITY else f"{hard:,}"
         return Check(area="open files", found=f"{shown} allowed")
@@ -90,7 +92,7 @@ def check_open_files(hard: int) -> Check:
 
 
 def check_server(options: ServeOptions) -> Iterator[Check]:
-    """Checks the server's ports and certificates."""
+    """Checks the ports, certificates and keys of the server that `options` would start."""
     http, rpc = pick(options, HttpOptions), pick(options, RpcOptions)
     if options.http:
         yield check_free("HTTP port", http.host, http.port, "--port")
@@ -108,12 +110,14 @@ def check_server(options: ServeOptions) -> Iterator[Check]:
 
 
 def check_free(area: str, host: str, port: int, flag: str) -> Check:
-    """Checks that a server can listen on the port now."""
+    """Checks that a server can listen on the port at this moment."""
     try:
         check_port(host, port, flag)
     except ConfigError as error:
         return Check(
-            area=area, found=str(error), mend=f"weft ps  # who has it; or weft serve {flag} 0"
+            area=area,
+            found=str(error),
+            mend=f"weft ps  # lists the servers; or choose a free port: weft serve {flag} 0",
         )
     return Check(area=area, found=f"{host}:{port} is free")
 
@@ -121,7 +125,7 @@ def check_free(area: str, host: str, port: int, flag: str) -> Check:
 def check_pair(
     area: str, options: HttpOptions | RpcOptions, flag: str, cert: Path | None
 ) -> Iterator[Check]:
-    """Checks that a certificate and its key can be loaded; nothing without TLS."""
+    """Checks that the certificate and its key can be loaded; yields nothing if `options` use no TLS."""
     try:
         loaded = (
             server_tls(options.tls_files)
@@ -130,7 +134,9 @@ def check_pair(
         )
     except ConfigError as error:
         yield Check(
-            area=area, found=str(error), mend=f"weft serve {flag} CERT.pem ...  # and its own key"
+            area=area,
+            found=str(error),
+            mend=f"weft serve {flag} CERT.pem ...  # and the key that belongs to it",
         )
         return
     if loaded is not None and cert is not None:
@@ -138,7 +144,7 @@ def check_pair(
 
 
 def check_dates(area: str, flag: str, path: Path, now: datetime | None = None) -> Check:
-    """Checks that every certificate in a file is valid, now and for the next days."""
+    """Checks that every certificate in the file is valid now and during the next days."""
     now = datetime.now(UTC) if now is None else now
     look = f"openssl x509 -in {path} -noout -dates"
     try:
@@ -148,7 +154,9 @@ def check_dates(area: str, flag: str, path: Path, now: datetime | None = None) -
     first, last = max(first for first, _ in dates), min(last for _, last in dates)
     if now < first:
         return Check(area=area, found=f"{path} is not valid before {first:%Y-%m-%d}", mend=look)
-    renew = f"certbot renew  # or as it was made; then a new start: {look}"
+    renew = (
+        f"certbot renew  # or renew it as it was created, then restart the server; check: {look}"
+    )
     if last < now:
         return Check(area=area, found=f"{path} has expired on {last:%Y-%m-%d}", mend=renew)
     if last < now + _SOON:

@@ -26,8 +26,8 @@ _DEPTH = 2  # depth of models below the directory: OWNER/NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskModel:
-    """A model on this disk. `name` is the argument for `weft serve`. `refusal` is the reason why it cannot be served;
-    None if it can.
+    """A model on this disk. `name` is the model's argument of `weft serve`. `refusal` is the reason why Weft cannot
+    serve the model; None if it can.
     """
 
     name: str
@@ -39,7 +39,7 @@ class DiskModel:
 
 
 def show(directories: Sequence[Path], *, json: bool) -> int:
-    """Print the models in the Hub's cache, and in directories of checkpoints."""
+    """Prints the models in the Hub cache and in the given directories of checkpoints; returns the exit status."""
     for directory in directories:
         if not directory.is_dir():
             raise ConfigError(f"--dir {directory}: no such directory")
@@ -55,9 +55,11 @@ def show(directories: Sequence[Path], *, json: bool) -> int:
 
 
 def pull(name: str, revision: str | None, *, json: bool) -> int:
-    """Downloads the files of a Hub model that serving needs, and checks that it can be served."""
+    """Downloads the files of a Hub model that serving needs, and checks that Weft can serve the model; returns the exit
+    status.
+    """
     if not is_hub_id(name):
-        raise ConfigError(f"{name}: pull takes a Hub id, OWNER/NAME")
+        raise ConfigError(f"{name}: must be a Hub id, OWNER/NAME")
     progress, status = Progress(), StatusLine(sys.stderr)
     progress.enter(f"fetching {name}", 0.0)
 
@@ -79,12 +81,16 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
 
 
 def remove(name: str, *, yes: bool, json: bool) -> int:
-    """Removes every revision of a model from the Hub's cache, and its packed weights, after a confirmation."""
+    """Removes every revision of a model and its packed weights from the Hub cache, after a confirmation; returns the
+    exit status.
+    """
     cache = _scan()
     repo = next((one for one in _models(cache) if one.repo_id == name), None)
     packed = [one for one in all_packed(packed_directory()) if one.model == name]
     if repo is None and not packed:
-        hint = "; rm removes from the Hub's cache only" if Path(name).exists() else ""
+        hint = (
+            "; weft models rm removes only models of the Hub cache" if Path(name).exists() else ""
+        )
         raise ConfigError(f"{name}: not in {cache_directory()}{hint}")
     places = [] if repo is None else [repo.repo_path]
     places += sorted({one.path.parent for one in packed})
@@ -106,13 +112,13 @@ def remove(name: str, *, yes: bool, json: bool) -> int:
 
 
 def cache_directory() -> Path:
-    """Directory of the Hub's cache; HF_HOME or HF_HUB_CACHE change it."""
+    """Returns the directory of the Hub cache, which HF_HOME or HF_HUB_CACHE change."""
     return Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 
 def _confirm(question: str, file: TextIO) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("nobody is there to confirm it; give --yes")
+        raise ConfigError("the removal cannot be confirmed without a terminal; give --yes")
     say(question, end="", file=file)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -137,7 +143,7 @@ def _cached_models() -> Iterator[DiskModel]:
 
 
 def _in_directory(directory: Path) -> Iterator[DiskModel]:
-    """The checkpoints and GGUF files in the directory, or the directory itself if it is a checkpoint."""
+    """Yields the checkpoints and GGUF files in the directory; the directory itself if it is a checkpoint."""
     patterns = ["/".join(["*"] * depth + [_CONFIG]) for depth in range(_DEPTH + 1)]
     for path in sorted({one.parent for pattern in patterns for one in directory.glob(pattern)}):
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
@@ -150,7 +156,9 @@ def _in_directory(directory: Path) -> Iterator[DiskModel]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """The present parts of a GGUF model; a file with invalid part numbers stands for itself."""
+    """Returns the files of a GGUF model that are present. For a file with invalid part numbers, returns only that
+    file.
+    """
     with suppress(ConfigError):
         return [one for one in all_parts(path) if one.is_file()]
     return [path]

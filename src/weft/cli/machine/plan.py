@@ -1,4 +1,4 @@
-"""Output of `weft plan`: a model's memory use, the context that fits, and the expected speed."""
+"""`weft plan`: prints a model's memory use, the context that fits, and the expected speed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,9 @@ _MEASURED_BYTES = (
 
 
 def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
-    """Finds the model and fits it like `weft serve` with these arguments, without loading it."""
+    """Finds the model and chooses its settings like `weft serve` with the same arguments, without loading weights;
+    prints the result and returns the exit status.
+    """
     line = read_serve_line(arguments)
     if line.model is None:
         raise ConfigError("--remote runs no engine here; there is nothing to plan")
@@ -124,7 +126,7 @@ def _speed_rows(capacity: Capacity, roofline: Roofline | None) -> Iterator[tuple
         "measured",
         (
             f"{roofline.bytes_per_s / 1e9:,.1f} GB/s read, "
-            f"{roofline.operations_per_s / 1e9:,.0f} G operations/s multiplied, where nothing else runs"
+            f"{roofline.operations_per_s / 1e9:,.0f} G operations/s multiplied, on an idle machine"
         ),
     )
     if capacity.kv_bytes_per_token:

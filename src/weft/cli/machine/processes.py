@@ -1,4 +1,4 @@
-"""Output of `weft ps`: this user's servers on this machine."""
+"""`weft ps`: lists this user's servers on this machine."""
 
 import os
 import time
@@ -22,7 +22,7 @@ _FEW = 4  # maximum number of words between the interpreter and the command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProcess:
-    """A running command. `memory_bytes` and `addresses` include its child processes."""
+    """A running Weft command. `memory_bytes` and `addresses` include those of its child processes."""
 
     pid: int
     command: str
@@ -33,12 +33,12 @@ class ServerProcess:
 
 
 def run(*, json: bool) -> int:
-    """Prints the servers; having none is not an error."""
+    """Prints the servers; returns 0, also without servers."""
     servers = sorted(find_servers(), key=lambda server: server.pid)
     if json:
         print_json(servers)
     elif not servers:
-        say("no server of yours runs here; weft serve starts one")
+        say("you have no running server on this machine; weft serve starts one")
     else:
         heads = ("pid", "command", "model", "listens on", "memory", "age")
         print_table(heads, [_cells(server) for server in servers])
@@ -46,7 +46,7 @@ def run(*, json: bool) -> int:
 
 
 def find_servers() -> Iterator[ServerProcess]:
-    """Yields this user's servers, without their children. A server that ends meanwhile is left out."""
+    """Yields this user's servers, without their child processes. A server that ends during the search is left out."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.uids().real != os.getuid():
@@ -57,7 +57,7 @@ def find_servers() -> Iterator[ServerProcess]:
 
 
 def command_of(words: Sequence[str]) -> Sequence[str] | None:
-    """The command and its arguments, if the command line is that of a Weft server."""
+    """Returns the Weft command and its arguments if the command line `words` starts a Weft server; otherwise None."""
     for place, word in enumerate(words[:_FEW]):
         is_ours = Path(word).name == "weft" or (word == _MODULE and words[place - 1] == "-m")
         if is_ours and words[place + 1 : place + 2] and words[place + 1] in COMMANDS:

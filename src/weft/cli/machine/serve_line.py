@@ -1,4 +1,4 @@
-"""Reads the arguments of `weft serve`, for commands that inspect them."""
+"""Parses the arguments of `weft serve` for commands that inspect them without starting a server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from weft.core.errors import WeftError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of a value: "flag", "environment", "file" or "default", with its name if there are several."""
+    """Source of a setting's value: "flag", "environment", "file" or "default". `name` is the flag, the variable or the
+    file.
+    """
 
     kind: str
     name: str | None = None
@@ -25,9 +27,10 @@ DEFAULT = Origin("default")
 
 @dataclass(frozen=True, slots=True)
 class ServeLine:
-    """The settings that `weft serve` would start with. `origins` has those that are not defaults, by field name.
+    """The settings that `weft serve` would start with. `origins` has the source of each setting that is not a default,
+    by field name.
 
-    There is no `model` where engines elsewhere have theirs.
+    `model` is None with --remote: the remote servers have the model.
     """
 
     model: str | None
@@ -36,11 +39,15 @@ class ServeLine:
 
 
 def read_serve_line(arguments: Sequence[str]) -> ServeLine:
-    """Reads arguments, environment and file; errors are the same as those of `weft serve`."""
+    """Returns the settings from arguments, environment and configuration file. Invalid settings raise the same errors
+    as in `weft serve`.
+    """
     origins: dict[str, Origin] = {}
 
     def record(app: App, commands: tuple[str, ...], given: ArgumentCollection) -> None:
-        """Called after argv, the environment and the file have been read."""
+        """Stores the source of each setting. The parser calls this function after it has read argv, the environment and
+        the file.
+        """
         del app, commands
         for argument in given:
             if argument.tokens:
@@ -60,7 +67,9 @@ def read_serve_line(arguments: Sequence[str]) -> ServeLine:
 
 
 def model_in(command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The model of another process; None if it is set in a file, or there is none."""
+    """Returns the model in the command line or the environment of another process; None if it is set in a file, or not
+    at all.
+    """
     app = make_app()
     app.config = ()  # the other process has its own environment
     try:

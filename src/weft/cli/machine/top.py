@@ -26,7 +26,7 @@ _KEY_IS_WRONG = (401, 403)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Values that an engine reported. Rates are relative to the previous sample."""
+    """Values that an engine reported at one moment. Rates are computed from the difference to the previous sample."""
 
     model: str
     engine: str
@@ -48,7 +48,7 @@ Scraped = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def run(options: TopOptions) -> int:
-    """Prints samples until Ctrl-C, or a single sample with `once`."""
+    """Prints samples until Ctrl-C, or a single sample with `once`; returns the exit status."""
     if not options.interval > 0:
         raise ConfigError(f"--interval must be above 0, not {options.interval:g}")
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,6 @@
-"""`weft epp`: opens a picker, serves it to Envoy, drains on SIGTERM. `weft epp explain`: shows a decision."""
+"""`weft epp` starts a picker, serves it to Envoy and drains it on SIGTERM. `weft epp explain` prints a routing
+decision.
+"""
 
 import asyncio
 import json
@@ -37,7 +39,7 @@ log = logging.getLogger("weft.cli")
 
 
 def epp(options: EppOptions) -> int:
-    """Serve until a signal."""
+    """Runs the picker until a signal; returns the exit status."""
     configure_logging(
         "debug" if options.is_debugging() else options.log_level,
         log_format="json" if options.wants_json() else options.log_format,
@@ -109,7 +111,9 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
 
 
 def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard | None:
-    """Authorization for the metrics port's pages; None if everyone may read them. Raises `ConfigError`."""
+    """Returns the authorization for the pages of the metrics port; None if everyone may read them. Raises
+    `ConfigError`.
+    """
     if options.metrics_endpoint_auth is False:
         return None
     token = options.metrics_token()
@@ -127,7 +131,7 @@ def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard 
 
 
 def _routing_page() -> Mapping[str, Render]:
-    """The files of the web page that shows the routing state."""
+    """Returns the files of the web page that shows the routing state."""
 
     def render(name: str, _query: Mapping[str, str]) -> Page:
         return Page(assets.read(name)[0], assets.content_type(name), headers=assets.HEADERS)
@@ -136,7 +140,7 @@ def _routing_page() -> Mapping[str, Render]:
 
 
 def explain(request_id: str, options: ExplainOptions) -> int:
-    """Prints the record of one decision."""
+    """Prints the record of the routing decision for a request; returns the exit status."""
     file = options.metrics_token_file
     token = None if file is None else read_token(file)
     path = f"/debug/decisions?request_id={quote(request_id)}"

@@ -1,7 +1,7 @@
-"""The options of `weft epp` and `weft up`: one dataclass a command, one field a flag.
+"""The options of `weft epp` and `weft up`: one dataclass per command, one field per flag.
 
-Names and defaults of `weft epp` are the reference picker's, except that it listens on loopback, polls
-for load once a second while nothing happens, and serves TLS only with a certificate.
+Names and defaults of `weft epp` are those of llm-d's reference picker, with these exceptions: the picker listens on
+loopback, polls endpoints for their load once a second while it is idle, and serves TLS only with a certificate.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ ConfigFile = Annotated[
 class EppOptions(ReferenceFlags):
     """Flags of `weft epp`.
 
-    Flags that set a field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared with that field.
+    A flag that sets a field of `PickerOptions`, `ServerOptions` or `PickerLimits` is declared in that class.
     """
 
     allowed_hosts: AllowedHosts = None
@@ -44,9 +44,7 @@ class EppOptions(ReferenceFlags):
     ] = 9090
     drain_timeout: Annotated[
         float,
-        Flag(
-            "Time that open requests may take to finish after SIGTERM.", "Server", is_duration=True
-        ),
+        Flag("Maximum time for open requests to finish after SIGTERM.", "Server", is_duration=True),
     ] = 30.0
     secure_serving: Annotated[
         bool | None,
@@ -87,17 +85,17 @@ class EppOptions(ReferenceFlags):
     config: ConfigFile = None
 
     def metrics_token(self) -> str | None:
-        """The token that pages of the metrics port require; None without one."""
+        """Bearer token that the pages of the metrics port require; None if none is set."""
         if self.metrics_token_file is None or self.metrics_endpoint_auth is False:
             return None
         return read_token(self.metrics_token_file)
 
     def picker_options(self) -> PickerOptions:
-        """The part that concerns decisions."""
+        """Returns the options for routing decisions."""
         return pick(self, PickerOptions)
 
     def server_options(self) -> ServerOptions:
-        """The part that concerns the wire."""
+        """Returns the options of the picker's servers: ports, TLS and limits."""
         limits = pick(self, PickerLimits)
         options = pick(self, ServerOptions, limits=limits)
         options = replace(options, is_self_signed=bool(self.secure_serving))
@@ -210,7 +208,7 @@ class UpOptions:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; raises `ConfigError` unless it can be sent as a header."""
+    """Returns the token in the file `path`. Raises `ConfigError` if the token cannot be sent in an HTTP header."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

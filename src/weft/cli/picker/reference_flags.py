@@ -1,6 +1,7 @@
-"""Flags of the reference picker that charts and guides pass, and that set nothing else here.
+"""Flags of llm-d's reference picker, which its charts and guides pass and which Weft's picker has no setting of its own
+for.
 
-Each is mapped, or has no effect and the log says so once, or is refused with the reason.
+Each flag is translated, or refused with the reason, or has no effect, which the log says once.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def _idle(help_: str) -> Flag:
 
 @flags()
 class ReferenceFlags:
-    """Flags with the names of the reference picker."""
+    """Flags with the names that llm-d's reference picker uses."""
 
     v: Annotated[int | None, _idle("Verbosity; from 4 on, --log-level debug.")] = None
     zap_log_level: Annotated[
@@ -74,8 +75,8 @@ class ReferenceFlags:
     ] = None
 
     def refuse_what_is_not_offered(self) -> None:
-        """Raises a `ConfigError` with the reason for each flag that is not supported: no flag is accepted and
-        ignored.
+        """Raises a `ConfigError` with the reason if a flag is given that Weft does not support: no such flag is
+        silently ignored.
         """
         for name, flag in flags_under(ReferenceFlags, _NOT_OFFERED):
             if getattr(self, name) not in {False, None}:
@@ -88,19 +89,19 @@ class ReferenceFlags:
             )
 
     def without_effect(self) -> Iterator[str]:
-        """The flags that were given and set nothing."""
+        """Yields the given flags that have no effect."""
         for name, flag in flags_under(ReferenceFlags, _IDLE):
             if flag.help.startswith(_NO_EFFECT) and getattr(self, name) is not None:
                 yield spelled(name)
 
     def wants_json(self) -> bool:
-        """True if a flag asks for JSON logs; `ConfigError` for an unknown format."""
+        """True if a flag asks for JSON logs. Raises `ConfigError` for an unknown format."""
         if self.zap_encoder not in {None, "json", "console"}:
             raise ConfigError("--zap-encoder must be json or console")
         return self.zap_encoder == "json"
 
     def is_debugging(self) -> bool:
-        """True if a flag enables debug logs; `ConfigError` for an unknown level."""
+        """True if a flag enables debug logs. Raises `ConfigError` for an unknown level."""
         level = self.zap_log_level
         if level is not None and level.isdecimal():
             level = "debug" if int(level) >= _DEBUG_VERBOSITY else "info"

@@ -1,1 +1,1 @@
-"""Processes of a command: signals, limits of the system, child processes, files of state."""
+"""Processes of a command: signals, operating system limits, child processes and state files."""

@@ -1,4 +1,6 @@
-"""Child processes of `weft up` and `weft run`: monitored from their start on, and never left behind."""
+"""Child processes of `weft up` and `weft run`: their output and end are monitored, and they never outlive their
+parent.
+"""
 
 import asyncio
 import ctypes
@@ -21,12 +23,12 @@ _MAX_LOG_LINES: Final = 20
 
 
 class ChildFailed(WeftError):
-    """A child process ended before it was ready."""
+    """Error: a child process ended before it was ready."""
 
 
 class Child:
-    """A child process. The child's standard error goes to `log` (or to this process's standard error), each line
-    with the child's name.
+    """A child process. Its standard error is written to `log`, or to this process's standard error, each line with the
+    child's name.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Child:
         *,
         log_format: LogFormat = "text",
     ) -> "Child":
-        """Starts the process in its own session: Ctrl-C reaches only this process, which stops its children in turn."""
+        """Starts the process in a session of its own: Ctrl-C then reaches only this process, which stops its children
+        in turn.
+        """
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
@@ -68,8 +72,8 @@ class Child:
         return cls(name, process, log, log_format)
 
     async def read_until(self, start: str) -> list[str]:
-        """Lines of its standard output up to one with the prefix `start`. Raises `ChildFailed` if the process ends
-        first.
+        """Returns the lines of the process's standard output up to the line that begins with `start`. Raises
+        `ChildFailed` if the process ends before that line.
         """
         assert self.process.stdout is not None
         lines: list[str] = []
@@ -84,16 +88,16 @@ class Child:
 
     @property
     def last_line(self) -> str:
-        """The last line of its standard error."""
-        return self._last_lines[-1] if self._last_lines else "it said nothing"
+        """The last line of the process's standard error."""
+        return self._last_lines[-1] if self._last_lines else "it wrote no error message"
 
     def failure(self) -> ChildFailed:
-        """Returns the error for a child that ended by itself."""
+        """Returns the error for a child process that ended by itself."""
         status = self.process.returncode
         return ChildFailed(f"{self.name} ended with status {status}: {self.last_line}")
 
     async def stop(self, timeout_s: float) -> None:
-        """Terminates the process; kills it if it does not end in time."""
+        """Sends SIGTERM to the process, and SIGKILL if it has not ended after `timeout_s`."""
         if self.process.returncode is None:
             self._signal(signal.SIGTERM)
             try:
@@ -135,7 +139,9 @@ class Child:
 
 
 def _as_json(name: str, text: str) -> str:
-    """A log line as a JSON object, whether the process wrote JSON or, like Envoy, text."""
+    """Returns a log line of the process `name` as a JSON object. `text` may be a JSON object already or, as from Envoy,
+    plain text.
+    """
     try:
         fields = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -144,7 +150,9 @@ def _as_json(name: str, text: str) -> str:
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """Makes Linux end the child when this process ends, even by SIGKILL. Prepared before the fork."""
+    """Returns a function that makes Linux end the child when this process ends, even by SIGKILL. The library is loaded
+    here, before the fork; the child calls only the function.
+    """
     prctl = ctypes.CDLL(None).prctl
 
     def set_signal() -> None:
@@ -154,13 +162,13 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def weft_command() -> list[str]:
-    """Returns the command line that runs this command in another process."""
+    """Returns the command line that starts `weft` in another process."""
     return [sys.executable, "-m", "weft.cli.main"]
 
 
 def inherited_environment(num_processes: int) -> dict[str, str]:
-    """Returns this process's environment, without settings for this command; CPU cores are divided among the
-    processes.
+    """Returns this process's environment for a child process, without WEFT_ variables; the CPU cores are divided among
+    `num_processes`.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))

@@ -1,4 +1,4 @@
-"""Resources that the operating system must grant before a slow start begins: a port and open files."""
+"""Checks of operating system limits before a slow start begins: ports, open files and memory."""
 
 import logging
 import os
@@ -18,18 +18,20 @@ _MIN_DATA_BYTES, _DATA_BYTES_PER_CPU = 192 << 20, 10 << 20
 
 
 def check_data_limit() -> None:
-    """Refuses a memory limit below which libraries abort or fail in native code without a clear error."""
+    """Raises `ConfigError` if the process's memory limit is so low that libraries would abort in native code without a
+    clear error.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     least = _MIN_DATA_BYTES + len(os.sched_getaffinity(0)) * _DATA_BYTES_PER_CPU
     if limit != resource.RLIM_INFINITY and limit < least:
         raise ConfigError(
-            f"this process may use {limit >> 20} MiB of memory; at least {least >> 20} MiB are needed before the "
-            "model: raise that limit (ulimit -d, LimitDATA of systemd)"
+            f"this process may use {limit >> 20} MiB of memory; at least {least >> 20} MiB are needed in addition "
+            "to the model: raise the limit (ulimit -d, LimitDATA of systemd)"
         )
 
 
 def raise_open_files() -> None:
-    """Raises the limit of open files to the hard limit; refuses to start with far too few."""
+    """Raises the limit on open files to the hard limit. Raises `ConfigError` if even the hard limit is far too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -46,7 +48,7 @@ def raise_open_files() -> None:
 
 
 def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
-    """Refuse an address that cannot be listened on, before the model is loaded."""
+    """Raises `ConfigError` if a server cannot listen on the address; called before the model is loaded."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"{flag} must be between 0 and 65535, not {port}")
     try:
@@ -59,9 +61,9 @@ def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
 
 
 def hold_port(host: str, port: int, flag: str) -> socket.socket:
-    """Binds a port that processes of this server share, without listening.
+    """Binds a port that several processes of this server will share, without listening, and returns the socket.
 
-    Port 0 chooses a free one. Raises `ConfigError` if another process uses the port, which would then get a part of
+    Port 0 chooses a free port. Raises `ConfigError` if another process uses the port, which would then get a part of
     the connections.
     """
     check_port(host, port, flag)

@@ -1,11 +1,13 @@
-"""Files that remain after a command, readable only by their owner."""
+"""Files that a command leaves for later runs, readable only by their owner."""
 
 import os
 from pathlib import Path
 
 
 def state_file(name: str) -> Path:
-    """The file of that name in XDG_STATE_HOME/weft, created with mode 600 if it is missing. Raises `OSError`."""
+    """Returns the path of the file `name` in XDG_STATE_HOME/weft, which is created with mode 600 if it is missing.
+    Raises `OSError`.
+    """
     given = os.environ.get("XDG_STATE_HOME", "")
     # A relative path is ignored: the XDG Base Directory specification says so.
     home = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"

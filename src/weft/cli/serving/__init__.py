@@ -1,1 +1,1 @@
-"""`weft serve`: from the flags to servers that answer."""
+"""`weft serve`: starts engines and servers with the given flags."""

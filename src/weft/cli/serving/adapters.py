@@ -1,4 +1,4 @@
-"""`--lora-modules`: the adapters that a server begins with."""
+"""`--lora-modules`: the LoRA adapters that a server loads at startup."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from weft.core.values.types import LoRARequest
 
 
 class _Module(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An adapter as JSON."""
+    """An adapter in the JSON form of --lora-modules."""
 
     name: str
     path: str
@@ -18,7 +18,7 @@ class _Module(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_lora_modules(given: Sequence[str]) -> tuple[LoRARequest, ...]:
-    """The adapters in the order given; ids are their places, from 1."""
+    """Returns the adapters in the given order; an adapter's id is its position, from 1."""
     modules = [_read(text) for text in given]
     names = [module.name for module in modules]
     for name in names:
@@ -48,7 +48,7 @@ def _read(text: str) -> _Module:
 
 
 async def load_lora_modules(client: EngineClient, modules: Sequence[LoRARequest]) -> None:
-    """Loads all modules; the first failure ends the start, and the engine with it."""
+    """Loads all adapters. If one cannot be loaded, the start fails and the engine ends."""
     try:
         for module in modules:
             await client.add_lora(module)

@@ -1,8 +1,8 @@
-"""Process of one of several API servers: `python -m weft.cli.serving.api_server FD`; its settings arrive over the
-socket FD.
+"""Process of one API server: `python -m weft.cli.serving.api_server FD`. Only `ApiServers` starts it; its settings
+arrive over the socket with the descriptor FD.
 
-Started by `ApiServers` only. It leaves the terminal's signals to its supervisor, who says when to drain: from the
-first moment on, so that what it runs is imported after that.
+The process ignores the terminal's signals, because the supervisor process says when to drain. The signals are set
+before other modules are imported, so that none arrives during the imports.
 """
 
 import signal
@@ -11,7 +11,7 @@ from importlib import import_module
 
 
 def main() -> int:
-    """Serves until the supervisor ends it, or has ended; returns the exit status."""
+    """Serves until the supervisor process stops this server or has itself ended; returns the exit status."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     status: int = import_module("weft.cli.serving.api_serving").serve(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""`weft serve --api-server-count K`: several API server processes; the supervisor process has the engines."""
+"""`weft serve --api-server-count K`: starts several API server processes; the supervisor process owns the engines."""
 
 import asyncio
 import logging
@@ -38,14 +38,14 @@ _KILL_GRACE_S = 10.0  # time after the drain timeout
 
 @dataclass(slots=True)
 class _Process:
-    """An API server's process, and the channel to it."""
+    """The process of an API server, and the channel to it."""
 
     process: asyncio.subprocess.Process
     channel: Channel[FromServer]
 
     @classmethod
     async def spawn(cls) -> "_Process":
-        """Starts the process, which only imports modules until it receives `Start`."""
+        """Starts the process. Until it receives `Start`, it only imports modules."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -65,12 +65,12 @@ class _Process:
             self.process.kill()
 
     async def end(self, within_s: float) -> None:
-        """Waits for the end of the process; kills it after `within_s`."""
+        """Waits for the end of the process, and kills it after `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 await self.process.wait()
         except TimeoutError:
-            log.warning("an API server is killed: it has not ended within %g s", within_s)
+            log.warning("killing an API server that has not ended within %g s", within_s)
             self.kill()
             await self.process.wait()
         self.channel.close()
@@ -78,7 +78,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Place:
-    """The place of one API server; a restarted server keeps the place and changes its name."""
+    """The place of one API server among all. A restarted server has the same place and a new name."""
 
     number: int
     process: _Process
@@ -88,12 +88,14 @@ class _Place:
 
     @property
     def live(self) -> list[AttachedServer]:
-        """The running server in a list; empty if there is none."""
+        """A list with the running server; empty if no server runs."""
         return [] if self.server is None or self.server.is_closed else [self.server]
 
 
 class ApiServers:
-    """All API server processes, as one of the servers of `Serving`. Made by `spawn`; `start` admits requests."""
+    """All API server processes, which `Serving` handles like one server. `spawn` creates the object; `start` admits
+    requests.
+    """
 
     def __init__(self, places: list[_Place]) -> None:
         self._places = places
@@ -105,7 +107,7 @@ class ApiServers:
 
     @classmethod
     async def spawn(cls, count: int) -> "ApiServers":
-        """Starts the processes, which import modules meanwhile."""
+        """Starts `count` processes, which import modules until `start` is called."""
         return cls([_Place(number, await _Process.spawn()) for number in range(count)])
 
     async def start(
@@ -115,7 +117,7 @@ class ApiServers:
         make: Callable[[str], Start],
         on_prepared: Callable[[], Any],
     ) -> int | None:
-        """Makes all of them listen, after awaiting `on_prepared`; returns gRPC's port."""
+        """Prepares all API servers, awaits `on_prepared`, then lets all of them listen. Returns the gRPC port."""
         self._client, self._families, self._make = client, families, make
         self._known = client.vllm_config, []
         await gather_all(self._prepare(place) for place in self._places)
@@ -125,7 +127,7 @@ class ApiServers:
         return ports[0]
 
     async def drain(self, timeout_s: float) -> None:
-        """Drains all API servers; each drains by itself."""
+        """Makes all API servers drain at the same time, and waits for their end."""
         self._end_supervision()
         for place in self._places:
             place.process.channel.send(Drain())
@@ -149,7 +151,7 @@ class ApiServers:
         await asyncio.gather(*(place.process.end(within_s) for place in self._places))
         await asyncio.gather(*(one.serving for one in self._places if one.serving is not None))
 
-    # -- one of them --------------------------------------------------------------------------
+    # -- one API server -----------------------------------------------------------------------
 
     async def _prepare(self, place: _Place) -> None:
         name = f"{place.number}.{place.num_starts}"
@@ -168,7 +170,7 @@ class ApiServers:
         return await place.server.opened
 
     async def _supervise(self, place: _Place) -> None:
-        """Restarts the process whenever it ends."""
+        """Restarts the process of an API server each time it ends."""
 
         async def run() -> str:
             status = await place.process.process.wait()
@@ -190,18 +192,18 @@ class ApiServers:
 
         await keep(f"API server {place.number}", run, start, log)
 
-    # -- what all of them see -----------------------------------------------------------------
+    # -- state that all API servers share ------------------------------------------------------
 
     def _state(self) -> tuple[Any, list[Any]]:
-        """The state of the engines; while no engine is running, the last known state, to which new engines are
-        brought.
+        """Returns the configuration and the adapters of the engines. While no engine runs, returns the last known
+        state, which new engines are given too.
         """
         with suppress(Unavailable):
             return self._client.vllm_config, list(self._client.lora_requests.values())
         return self._known
 
     async def _share_state(self) -> None:
-        """Returns when every API server knows the result of a call."""
+        """Sends a changed state of the engines to every API server, and returns when each of them has it."""
         async with self._sharing:
             state = self._state()
             if state != self._known:
@@ -218,17 +220,19 @@ class ApiServers:
         return page(summed({SUPERVISOR: self._families(), "": self._ended, **families}))
 
     def _keep_counts(self, server: AttachedServer) -> None:
-        """Adds the last reported counts of an API server that has ended to the sums."""
+        """Adds the last metrics of an API server that has ended to the sums, so that no counter goes back."""
         counted = [family for family in server.families if not is_own(family)]
         self._ended = summed({"": self._ended, "it": counted})
 
 
 async def _follow(number: int, process: _Process, server: AttachedServer) -> None:
-    """Serves an API server's requests until it ends; kills it if it does not answer."""
+    """Handles the messages of an API server until its process ends. Kills the process if it stops answering
+    heartbeats.
+    """
 
     async def end_hung() -> None:
         await server.heartbeat.silence()
-        log.error("API server %d has not answered for %g s, and is killed", number, SERVER_HUNG_S)
+        log.error("killing API server %d, which has not answered for %g s", number, SERVER_HUNG_S)
         process.kill()
 
     hung = asyncio.create_task(end_hung())
@@ -239,7 +243,7 @@ async def _follow(number: int, process: _Process, server: AttachedServer) -> Non
 
 
 class SupervisedServing(Serving):
-    """`Serving` for the supervisor process, which has the engines and no client; see `ApiServers`."""
+    """`Serving` for the supervisor process, which has the engines and no clients; see `ApiServers`."""
 
     def __init__(
         self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
@@ -278,7 +282,7 @@ class SupervisedServing(Serving):
         return replace(found, config=config)
 
     async def _open(self, loaded: Servable, client: EngineClient, http_port: int | None) -> None:
-        """Starts to accept requests in the API servers: until now this process has answered probes."""
+        """Lets the API servers accept requests. Before, this process has answered health probes."""
         from weft.cli.serving.api_serving import plain_options  # noqa: PLC0415 - imported by now
 
         options = plain_options(self._options)

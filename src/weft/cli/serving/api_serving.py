@@ -1,4 +1,4 @@
-"""The servers of `weft serve` in an API server process, in front of the supervisor's engines."""
+"""Runs the servers of `weft serve` in an API server process; the engines are in the supervisor process."""
 
 import asyncio
 import logging
@@ -33,18 +33,20 @@ log = logging.getLogger("weft.cli")
 
 
 def plain_options(options: ServeOptions) -> dict[str, Any]:
-    """Converts the options to plain values, from which `read_options` makes the same options."""
+    """Returns the options as plain values, from which `read_options` makes equal options in another process."""
     plain: dict[str, Any] = msgspec.to_builtins(options, enc_hook=str)
     return plain
 
 
 def read_options(plain: dict[str, Any]) -> ServeOptions:
-    """Options of `weft serve`, sent by another process."""
+    """Returns the options of `weft serve` from the plain values that another process sent."""
     return msgspec.convert(plain, ServeOptions, dec_hook=lambda _, text: Path(text))
 
 
 def serve(descriptor: int) -> int:
-    """Serves until the supervisor ends it, or has ended; returns the exit status."""
+    """Serves until the supervisor process stops this server or has itself ended; returns the exit status. `descriptor`
+    is the socket to the supervisor.
+    """
     raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(socket.socket(fileno=descriptor)))
@@ -70,7 +72,9 @@ async def _serve(end: socket.socket) -> int:
 
 
 class ApiServing(Serving):
-    """`Serving` with the supervisor in place of an engine and of signals."""
+    """`Serving` of an API server process: the supervisor process provides the engine and sends the commands to
+    drain.
+    """
 
     def __init__(self, start: Start, options: ServeOptions, channel: Channel[ToServer]) -> None:
         http = replace(pick(options, HttpOptions), shares_port=True, port=start.http_port or 0)
@@ -81,7 +85,7 @@ class ApiServing(Serving):
 
     @property
     def is_orphaned(self) -> bool:
-        """True if the supervisor has ended without a message."""
+        """True if the supervisor process has ended without telling this process to stop."""
         return self._client is not None and self._client.is_orphaned
 
     async def run(self) -> int:

@@ -1,4 +1,4 @@
-"""The ready block: the last lines that a server prints during its start."""
+"""The ready banner: the last lines that a server prints during its start."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address of a server; `has_page` if browsers can open it."""
+    """Address of a server. `has_page` is True if a browser can open the address."""
 
     host_port: str
     has_tls: bool
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Contents of the start banner. At least one of `http` and `grpc` is present."""
+    """Contents of the ready banner. At least one of `http` and `grpc` is set."""
 
     card: ModelCard
     config: EngineConfig
@@ -54,7 +54,7 @@ class Ready:
 
 
 def ready_block(ready: Ready) -> list[str]:
-    """Lines of the banner, the title first: settings, addresses, commands to copy, next steps."""
+    """Returns the lines of the banner, the title first: settings, addresses, commands to copy, next steps."""
     rows = [
         ("model", _model(ready)),
         *([("", ready.card.notice)] if ready.card.notice else []),
@@ -87,7 +87,7 @@ def other_block(
     has_keys: bool,
     done: str,
 ) -> list[str]:
-    """Lines of the banner for a server whose engine is vLLM's or remote."""
+    """Returns the lines of the banner for a server whose engine is vLLM or runs on remote servers."""
     rows = [
         ("model", f"{model.model_type}, context {model.max_model_len:,} tokens"),
         engine,
@@ -100,7 +100,9 @@ def other_block(
 
 
 def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
-    """Prints the block: on a terminal wrapped to its width, with colours if it has them; otherwise line by line."""
+    """Prints the lines of the banner. On a terminal, they are wrapped to its width, and coloured if the terminal
+    supports colours.
+    """
     file = sys.stdout if file is None else file
     if file.isatty():
         width = os.get_terminal_size(file.fileno()).columns or 80
@@ -109,7 +111,7 @@ def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
 
 
 def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[str]:
-    """Wraps long rows; rows to be copied stay valid commands."""
+    """Yields the lines wrapped to `width`. A wrapped command remains a valid shell command."""
     for number, line in enumerate(lines):
         name = line[:_INDENT].strip() if number else "title"
         room = max(width - 1, 2 * _INDENT)
@@ -125,7 +127,9 @@ def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[s
 
 
 def _continued(line: str, room: int) -> Iterator[str]:
-    """Wraps a long command so that a shell reads it as one: each further line begins with a flag."""
+    """Yields a long command as several lines that a shell reads as one command; each further line begins with a
+    flag.
+    """
     if len(line) <= room:
         yield line
         return
@@ -162,9 +166,9 @@ def _model(ready: Ready) -> str:
 
 
 def describe_parameters(card: ModelCard) -> str:
-    """Describes the number of parameters, and of those active per token."""
+    """Describes a model's number of parameters and, for a mixture of experts, the number active per token."""
     has_idle = card.num_active_parameters < card.num_parameters
-    active = f" ({_count(card.num_active_parameters)} of them a token)" if has_idle else ""
+    active = f" ({_count(card.num_active_parameters)} active per token)" if has_idle else ""
     return f"{_count(card.num_parameters)} parameters{active}"
 
 
@@ -173,7 +177,7 @@ def _memory(ready: Ready) -> str:
     if cache.block_bytes == 0:
         return f"weights {format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     states = cache.num_blocks * ready.card.state_bytes_per_block
-    part = f" ({format_bytes(states)} of it states)" if states else ""
+    part = f" (including {format_bytes(states)} of states)" if states else ""
     slots = cache.states
     beside = (
         ""
@@ -210,7 +214,7 @@ def _tier(offloading: KvOffloadingConfig) -> str:
 
 
 def _drafts(speculation: SpeculativeConfig | None) -> Iterator[str]:
-    """Describes the draft model, if there is one; n-gram drafts need no memory worth a row."""
+    """Yields the row about the draft model; nothing without a draft model."""
     if speculation is not None and speculation.draft is not None:
         draft = speculation.draft
         yield (
@@ -235,7 +239,7 @@ def _http(address: Address, has_keys: bool) -> str:
 
 
 def http_url(address: Address) -> str:
-    """The URL for clients."""
+    """Returns the URL under which clients reach the HTTP server."""
     return f"{'https' if address.has_tls else 'http'}://{address.host_port}"
 
 
@@ -250,7 +254,7 @@ def _security(address: Address, has_keys: bool) -> str:
 
 
 def _commands(ready: Ready) -> Iterator[str]:
-    """Yields a command for each API; every command works as it is printed."""
+    """Yields a shell command for each API. Every printed command works as it is."""
     if ready.config.pooler_config is not None:
         if ready.http is None:
             yield "a client of the gRPC call Embed"
@@ -305,7 +309,9 @@ def _next(http: Address | None, *, has_cautions: bool = False) -> str:
 
 
 def program() -> list[str]:
-    """The `weft` command as the user can type it: by name if it is on the PATH, otherwise by path or module."""
+    """Returns the words that start `weft` in the user's shell: its name if it is on the PATH, otherwise its path or the
+    Python module.
+    """
     called = sys.argv[0]
     found = shutil.which("weft")
     is_script = os.path.basename(called) == "weft"

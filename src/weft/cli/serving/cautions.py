@@ -1,4 +1,4 @@
-"""Warnings at startup: settings, or properties of this machine, that a user may want to change."""
+"""Warnings at startup about settings or properties of this machine that a user may want to change."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from weft.engine.start.fit import Fitted
 
 
 def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None) -> Iterator[str]:
-    """Yields a sentence per warning. `root` contains /proc and /sys."""
+    """Yields one sentence per warning. `root` is the directory that contains /proc and /sys."""
     compute, cache = found.config.compute_config, found.config.cache_config
     if compute is None or not found.checkpoint.card.num_parameters:
         return
@@ -36,4 +36,4 @@ def _of_cpus(found: Fitted, root: Path, num_cpus: int, num_threads: int) -> Iter
             yield f"{check.area}: {check.found}"
     num_threads *= len(local_ranks(found.config))
     if num_threads < num_cpus:
-        yield f"threads: {num_threads} compute, and this machine has {num_cpus} CPUs"
+        yield f"threads: only {num_threads} compute threads for the {num_cpus} CPUs of this machine"

@@ -1,7 +1,7 @@
-"""The first part of a start: finds and checks the model, and decides all settings that its engine needs.
+"""First part of a start: finds and checks the model, and decides all settings of its engine.
 
-The tokenizer is read, and the servers' modules are imported, later (`weft.cli.serving.loading`), while the engine
-reads the weights.
+The second part (`weft.cli.serving.loading`) reads the tokenizer and imports the servers' modules while the engine reads
+the weights.
 """
 
 from weft.cli.options import ServeOptions
@@ -10,8 +10,9 @@ from weft.model.open import OnBytes
 
 
 def find(model: str, options: ServeOptions, on_bytes: OnBytes | None = None) -> Fitted:
-    """Finds and checks the model; raises `ConfigError` with the reason if the model or the options cannot be served.
+    """Finds and checks the model and returns it with the engine's settings. Raises `ConfigError` with the reason if the
+    model or the options cannot be served.
 
-    Download progress is reported to `on_bytes`.
+    `on_bytes` gets the progress of a download.
     """
     return find_and_fit(options.engine_options(model), on_bytes=on_bytes, ranks=options.ranks())

@@ -1,4 +1,4 @@
-"""`weft serve --headless`: engines for the head of several machines, and no server."""
+"""`weft serve --headless`: runs engines for the head node of a group of machines, without HTTP and gRPC servers."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ log = logging.getLogger("weft.cli")
 
 
 class HeadlessServing(Serving):
-    """`Serving` without servers: its engines connect to the head."""
+    """`Serving` without HTTP and gRPC servers: its engines connect to the head node."""
 
     async def run(self) -> int:
-        """Keep the engines joined until a signal; the exit status."""
+        """Keeps the engines connected to the head node until a signal; returns the exit status."""
         self._signals.listen()
         self._progress = Progress(self._started)
         try:

@@ -1,4 +1,4 @@
-"""The second part of a start: imports the servers' modules, while the engine reads the weights."""
+"""Second part of a start: imports the servers' modules while the engine reads the weights."""
 
 import time
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model, with all settings for serving it."""
+    """A model with all settings for serving it."""
 
     found: Fitted
     api_options: ApiOptions
@@ -75,9 +75,10 @@ class Loaded:
         child: EngineChild | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> EngineClient:
-        """Starts the processes that load the weights, and loads the first adapters.
+        """Starts the processes that load the weights, and loads the adapters of --lora-modules. Returns the client of
+        the engines.
 
-        `child` is the first process, if it was launched already.
+        `child` is the process of the first engine if that process was launched earlier.
         """
         found = self.found
         given = (found.checkpoint, found.config, metrics, child, on_loading)
@@ -94,7 +95,7 @@ class Loaded:
         return client
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
-        """The gRPC server of `client`, not started."""
+        """Returns a gRPC server for `client`. The server is not started."""
         transfer, prefiller = self.found.config.kv_transfer_config, None
         if transfer is not None and transfer.role.fetches:
             prefiller = RpcPrefiller(transfer.networks, self.found.config.cache_config.block_size)
@@ -104,7 +105,7 @@ class Loaded:
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """Returns the objects that HTTP endpoints use, and the endpoints."""
+        """Returns the objects that the HTTP endpoints use, and the endpoints."""
         tokenizer = client.renderer
         assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
@@ -140,7 +141,7 @@ class Loaded:
 
 
 def rpc_address(options: RpcOptions, port: int) -> Address:
-    """Address of the gRPC server."""
+    """Returns the address of the gRPC server for the banner."""
     return Address(
         host_port=join_host_port(options.host, port), has_tls=options.tls_cert is not None
     )
@@ -149,7 +150,7 @@ def rpc_address(options: RpcOptions, port: int) -> Address:
 def load(found: Fitted, options: ServeOptions) -> Loaded:
     """Reads the tokenizer and checks the settings for serving.
 
-    Raises `ConfigError` with the reason if tokenizer or options are invalid.
+    Raises `ConfigError` with the reason if the tokenizer or the options are invalid.
     """
     rpc_options = to_rpc_options(options)
     # Read here first, so that an invalid file is reported before the model loads.
@@ -184,7 +185,7 @@ def _describe_parsers(options: ServeOptions, chosen: ApiOptions) -> str:
 def make_served(
     client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
-    """Returns the objects that HTTP endpoints use, for a client of any engine."""
+    """Returns the objects that the HTTP endpoints use, for the client of any kind of engine."""
     how = TemplateOptions(
         default_kwargs=read_template_kwargs(options.default_chat_template_kwargs),
         wants_parts=_WANTS_PARTS[options.chat_template_content_format],
@@ -207,7 +208,7 @@ def make_served(
 
 
 def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptions:
-    """The part that concerns the APIs. Parsers that are "auto" go by the chat template."""
+    """Returns the options of the APIs. A parser that is "auto" is chosen by the chat template."""
     source = chat_template or ""
     given = pick(options, ApiOptions)
     name = given.tool_call_parser
@@ -220,7 +221,7 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
 
 
 def to_rpc_options(options: ServeOptions) -> RpcOptions:
-    """The part that concerns the gRPC server."""
+    """Returns the options of the gRPC server."""
     http, reasoning = pick(options, HttpOptions), pick(options, ApiOptions).reasoning_parser
     return pick(
         options,
@@ -237,7 +238,7 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
 
 
 def check_api_flags(options: ServeOptions) -> None:
-    """Refuses unknown parsers and invalid template arguments, before the model is read."""
+    """Raises `ConfigError` for an unknown parser; called before the model is read."""
     api = pick(options, ApiOptions)
     read_template_kwargs(api.default_chat_template_kwargs)
     for flag, name, known in (
@@ -246,7 +247,7 @@ def check_api_flags(options: ServeOptions) -> None:
     ):
         if name not in ("auto", "none") and name not in known:
             raise ConfigError(
-                f"{flag} {name!r} is not known; known are auto, none, {', '.join(sorted(known))}"
+                f"{flag} {name!r} is unknown; must be auto, none,  {', '.join(sorted(known))}"
             )
 
 
@@ -255,7 +256,9 @@ def _named(name: str | None) -> str | None:
 
 
 def read_template(given: str | None) -> str | None:
-    """The template that --chat-template names or is, checked."""
+    """Returns the chat template of --chat-template, which is a file's path or the template itself. Raises `ConfigError`
+    for an invalid template.
+    """
     if given is None:
         return None
     if any(mark in given for mark in _MARKS_OF_TEMPLATES):

@@ -1,4 +1,4 @@
-"""`weft serve --remote`: the HTTP APIs before engines that other servers run."""
+"""`weft serve --remote`: serves the HTTP APIs for engines that other servers run."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _TIMEOUT_S = 10.0
 
 
 class Remote:
-    """The servers to connect to. The served model is known once `start_engine` has connected."""
+    """The remote servers. Their model is known once `start_engine` has connected to them."""
 
     def __init__(self, options: ServeOptions, targets: Sequence[str]) -> None:
         self._options = options
@@ -38,7 +38,7 @@ class Remote:
         self._files: dict[str, bytes] = {}
 
     async def start_engine(self, metrics: Metrics) -> Fleet:
-        """Connects to all servers, and reads their configuration."""
+        """Connects to all remote servers, reads their configuration and returns their common client."""
         fleet = await Fleet.connect(
             self._targets,
             credentials=Credentials(
@@ -60,14 +60,14 @@ class Remote:
         return fleet
 
     def make_rpc_server(self, client: object, tracer: object) -> RpcServer | None:
-        """None: gRPC clients can reach the servers themselves, or through a picker."""
+        """Returns None: gRPC clients can connect to the remote servers directly, or through a picker."""
         del client, tracer
         return None
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """Returns the objects that HTTP endpoints use for the fleet, and the endpoints."""
+        """Returns the objects that the HTTP endpoints use for the remote servers, and the endpoints."""
         template = self._template
         if template is None:
             template = read_chat_template(self._files, self._targets[0])
@@ -75,7 +75,7 @@ class Remote:
         return make_served(client, self._tokenizer, template, options), all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """Prints the ready block."""
+        """Prints the ready banner."""
         del grpc_port
         assert http is not None, "reach refuses --no-http"
         block = other_block(
@@ -89,7 +89,7 @@ class Remote:
 
 
 def reach(model: str | None, options: ServeOptions) -> Remote:
-    """Checks the options; connects to nothing yet."""
+    """Checks the options and returns the remote servers, without connecting to them."""
     refuse_engine_settings(model, options)
     if not options.http:
         raise ConfigError("--remote and --no-http together leave nothing to serve")
@@ -98,7 +98,7 @@ def reach(model: str | None, options: ServeOptions) -> Remote:
 
 
 def to_targets(options: ServeOptions) -> list[str]:
-    """host:port of each server, in the order given."""
+    """Returns the host:port of each remote server, in the given order."""
     given = [part.strip() for text in options.remote or () for part in text.split(",")]
     targets = []
     for text in given:
@@ -116,7 +116,7 @@ def to_targets(options: ServeOptions) -> list[str]:
 
 
 def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
-    """Refuses engine settings, which would have no effect: the remote servers have their own."""
+    """Raises `ConfigError` for settings of an engine, which would have no effect: the remote servers have their own."""
     if model is not None:
         raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
     names = flag_names(EngineOptions, RpcOptions)

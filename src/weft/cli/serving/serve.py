@@ -1,6 +1,6 @@
-"""`weft serve`: checks options before the slow part, then runs `Serving`.
+"""`weft serve`: checks the options before the slow part of the start, then runs `Serving`.
 
-The imports here delay the first HTTP answer; other modules are imported later (`weft.cli.serving.loading`).
+The imports of this module delay the first HTTP answer. `weft.cli.serving.loading` imports all other modules later.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MAX_API_SERVERS = 64
 
 
 def serve(model: str | None, *, options: ServeOptions) -> int:
-    """Serve until a signal; the exit status."""
+    """Serves until a signal arrives; returns the exit status."""
     started = time.monotonic()
     configure_logging(options.log_level, log_format=options.log_format)
     for note in options.translated or ():
@@ -50,7 +50,7 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     if options.grpc and options.remote is None and not is_headless:
         check_port(host, pick(options, RpcOptions).port)
     if not http_options.has_api_keys and not is_loopback(host) and not is_headless:
-        log.warning("no --api-key: anybody who reaches %s can use this server", host)
+        log.warning("no --api-key is set: everyone who can connect to %s can use this server", host)
     if is_headless:
         kind = import_module("weft.cli.serving.headless").HeadlessServing
     elif options.api_server_count > 1:
@@ -75,7 +75,9 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
 
 
 def check(options: ServeOptions) -> None:
-    """Refuses options that would leave the server open by mistake, or without any server."""
+    """Raises `ConfigError` for options that would leave the server without authentication by mistake, or without any
+    server.
+    """
     if not (math.isfinite(options.shutdown_timeout) and options.shutdown_timeout >= 0):
         raise ConfigError(
             f"--shutdown-timeout must be 0 or more seconds, not {options.shutdown_timeout}"
@@ -116,7 +118,7 @@ def _check_keys(given: ServeOptions) -> None:
     options, has_remote = pick(given, HttpOptions), given.remote is not None
     if has_remote and options.salt_by_key:
         raise ConfigError(
-            "--salt-by-key and --remote exclude each other: the protocol has no cache_salt; give it to the servers"
+            "--salt-by-key and --remote exclude each other: gRPC requests have no cache_salt"
         )
     # An unreadable file is reported before the model loads.
     keys = ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key)
@@ -128,7 +130,7 @@ def _check_keys(given: ServeOptions) -> None:
 
 
 def _check_ranks(options: ServeOptions) -> None:
-    """Checks of rank options that `ServeOptions.ranks` cannot make."""
+    """Checks the options of data parallel ranks that `ServeOptions.ranks` does not check."""
     if options.remote is not None or options.engine == "vllm":
         other = "--engine vllm" if options.remote is None else "--remote"
         for field in fields(RankOptions):
@@ -141,12 +143,12 @@ def _check_ranks(options: ServeOptions) -> None:
         for name in ("data_parallel_address", "data_parallel_rpc_port"):
             if getattr(options, name) is not None:
                 log.info(
-                    "%s has no effect: no engine on another machine has to reach this one",
+                    "%s has no effect: this server has no engines on other machines",
                     spelled(name),
                 )
     if ranks is not None and ranks.link is not None and options.api_server_count > 1:
         raise ConfigError(
-            f"--api-server-count {options.api_server_count} does not go with engines of other machines, which "
+            f"--api-server-count {options.api_server_count} cannot be combined with engines on other machines, which "
             "cannot send their outputs to the processes of this one"
         )
 
@@ -159,11 +161,11 @@ def _check_api_servers(options: ServeOptions) -> None:
     if options.api_server_count > 1 and (options.remote is not None or options.engine == "vllm"):
         other = "--engine vllm" if options.remote is None else "--remote"
         raise ConfigError(
-            f"--api-server-count {options.api_server_count} and {other} exclude each other: API servers "
-            "are for engines of this server"
+            f"--api-server-count {options.api_server_count} and {other} exclude each other: several API servers "
+            "work only with engines of this server"
         )
 
 
 def to_http_options(options: ServeOptions) -> HttpOptions:
-    """The part that concerns the HTTP server."""
+    """Returns the options of the HTTP server."""
     return pick(options, HttpOptions)

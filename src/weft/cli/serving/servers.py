@@ -1,6 +1,6 @@
-"""Runs one engine and its servers, from the first answered probe to the end of draining.
+"""Runs an engine and its servers, from the first health probe to the end of draining.
 
-HTTP listens first; the model is found, and modules are imported, on a thread meanwhile.
+The HTTP server listens first; meanwhile a thread finds the model and imports modules.
 """
 
 import asyncio
@@ -53,35 +53,37 @@ EXIT_SIGNALLED = 128  # plus the number of the signal that came before the serve
 
 
 class Server(Protocol):
-    """An API server: HTTP or gRPC."""
+    """A server of one protocol: HTTP or gRPC."""
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuses new requests, lets open ones finish for `timeout_s`, then stops."""
+        """Refuses new requests, lets open requests finish for up to `timeout_s`, then stops the server."""
 
     async def stop(self) -> None:
-        """End every request and stop listening. Idempotent."""
+        """Ends every request and stops listening. May be called more than once."""
 
 
 class Servable(Protocol):
-    """A model with its engine, wherever it runs, and the settings for serving it."""
+    """A model and its engine, in this process or elsewhere, with the settings for serving it."""
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
-        """Starts the engine and returns its client; called once."""
+        """Starts the engine and returns its client. Called once."""
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> "RpcServer | None":
-        """The gRPC server of `client`, not started; None without gRPC."""
+        """Returns a gRPC server for `client`, not started; None if gRPC is off."""
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> "tuple[Served, Sequence[Endpoint]]":
-        """Returns the objects that HTTP endpoints use, and the endpoints."""
+        """Returns the objects that the HTTP endpoints use, and the endpoints."""
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """Prints the ready block."""
+        """Prints the ready banner."""
 
 
 class Serving:
-    """Made before the event loop is; `run` is called once."""
+    """Starts, runs and stops the servers of one `weft serve`. The object is created before the event loop; `run` is
+    called once.
+    """
 
     def __init__(
         self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
@@ -106,12 +108,12 @@ class Serving:
         self._signals = Signals()
 
     def close(self) -> None:
-        """Sends the last spans; called once, after `run`."""
+        """Exports the remaining spans. Called once, after `run`."""
         if self._tracer is not None:
             self._tracer.close()
 
     async def run(self) -> int:
-        """Serve until a signal or the engine's death; the result is the exit status."""
+        """Serves until a signal arrives or the engine dies; returns the exit status."""
         self._signals.listen()
         self._make_http()
         try:
@@ -159,14 +161,14 @@ class Serving:
         return 0
 
     async def _open(self, loaded: Servable, client: EngineClient, http_port: int | None) -> None:
-        """Let requests in."""
+        """Starts to accept requests."""
         grpc_port = await self._open_servers(loaded, client, http_port)
         self._announce(loaded, http_port, grpc_port)
 
     async def _open_servers(
         self, loaded: Servable, client: EngineClient, http_port: int | None
     ) -> int | None:
-        """Starts the servers of this process; returns gRPC's port."""
+        """Starts the servers of this process; returns the gRPC port."""
         if self._options.enable_log_requests:
             client = as_logged(client, self._options.max_log_len)
         grpc_port = None
@@ -194,7 +196,7 @@ class Serving:
         )
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
-        """Starts the engine's process, which loads the weights while this process imports the servers' modules."""
+        """Starts the engine's process, which loads the weights; meanwhile this process imports the servers' modules."""
         ranks = self._options.ranks()
         # A head may run all engines on other nodes.
         child = await EngineChild.spawn() if ranks is None or ranks.num_local else None
@@ -215,7 +217,7 @@ class Serving:
         return loaded, client
 
     async def _start_other(self, source: str, title: str) -> tuple[Servable, EngineClient]:
-        """Starts an engine of another kind, which `source` creates on a thread."""
+        """Starts an engine that is not Weft's own, vLLM's or a remote one: `source` creates it on a thread."""
         module, _, name = source.partition(":")
         loaded: Servable = await self._signals.unless(
             self._on_thread(
@@ -243,7 +245,7 @@ class Serving:
             has_page=self._http_options.ui,
         )
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------------
 
     async def _until_signalled(self, client: EngineClient) -> None:
         try:
@@ -267,7 +269,9 @@ class Serving:
         await asyncio.gather(*(server.drain(timeout_s) for server in self._servers))
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Returns the result of `work`, computed on a thread that does not keep the process alive after a signal."""
+        """Returns the result of `work`, which runs on a daemon thread: the thread does not keep the process alive after
+        a signal.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Progress of a start on a terminal, and in a log if the start takes long."""
+"""Shows the progress of a start on a terminal, or in the log if the start takes long."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ _LOG_PERIOD_S = 5.0
 
 @contextmanager
 def show_start(progress: Progress) -> Iterator[None]:
-    """Shows the start's progress on standard error during the block: on the last line of a terminal, otherwise as log
-    lines.
+    """While the `with` block runs, shows the start's progress on standard error: on the last line of a terminal,
+    otherwise as log lines.
     """
     status = StatusLine(sys.stderr)
 

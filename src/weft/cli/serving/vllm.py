@@ -1,4 +1,4 @@
-"""`weft serve --engine vllm`: Weft's servers with vLLM's engine, whose weights are loaded in this process."""
+"""`weft serve --engine vllm`: Weft's servers with vLLM's engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,14 +54,16 @@ class VllmLoaded:
     peers: tuple[str, ...] | None  # engines that this one may fetch computed prompts from
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
-        """Creates the client and loads the first adapters; from here on vLLM's series are shown."""
+        """Returns the client of vLLM's engine, with the adapters of --lora-modules loaded. From this call on, /metrics
+        includes vLLM's own series.
+        """
         client = await self.launched.connect(self.tokenizer)
         metrics.registry.register(VllmSeries())
         await load_lora_modules(client, self.lora_modules)
         return client
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
-        """The gRPC server of `client`, not started."""
+        """Returns a gRPC server for `client`. The server is not started."""
         prefiller = None
         if self.peers is not None:
             prefiller = RpcPrefiller(self.peers, self._block_size, is_foreign=True)
@@ -70,7 +72,7 @@ class VllmLoaded:
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """Returns the objects that HTTP endpoints use, and the endpoints."""
+        """Returns the objects that the HTTP endpoints use, and the endpoints."""
         served = make_served(client, self.tokenizer, self.chat_template, self.api_options)
         if self.peers is not None:
             from weft.web.inference.prefiller import HttpPrefiller  # noqa: PLC0415 - an HTTP client
@@ -84,7 +86,7 @@ class VllmLoaded:
         return self.launched.config.cache_config.block_size
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """Prints the ready block."""
+        """Prints the ready banner."""
         block = other_block(
             self.launched.config.model_config,
             ("engine", f"vLLM {self.launched.version}, {_describe(self.launched.config)}"),
@@ -97,7 +99,7 @@ class VllmLoaded:
 
 
 def load(model: str | None, options: ServeOptions) -> VllmLoaded:
-    """Check the options, read the tokenizer and load the weights: minutes."""
+    """Checks the options, reads the tokenizer and loads the weights into vLLM's engine, which may take minutes."""
     if model is None:
         raise ConfigError("--engine vllm needs a MODEL: a checkpoint's directory or a Hub id")
     rpc_options = to_rpc_options(options)
@@ -135,7 +137,9 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
 
 
 def _read_peers(transfer: Any) -> tuple[str, ...] | None:
-    """Peers of a transfer configuration, in JSON or as vLLM's parser made it; None if the engine fetches nothing."""
+    """Returns the `peers` of --kv-transfer-config: the engines that this engine may fetch computed prompts from.
+    `transfer` is JSON, or the value that vLLM's parser made. Returns None if this engine fetches nothing.
+    """
     given = transfer if isinstance(transfer, dict) else vars(transfer) if transfer else {}
     if given.get("kv_role") not in (KvRole.CONSUMER, KvRole.BOTH):
         return None

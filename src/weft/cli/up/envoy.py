@@ -1,7 +1,6 @@
-"""Envoy's configuration for one machine: a listener, the picker before it, workers behind it.
+"""Envoy's configuration on one machine: a listener that calls the picker for each request, and clusters of workers.
 
-`deploy/envoy.yaml` is this configuration with its defaults, as a file to start from; a test holds
-the two together.
+`deploy/envoy.yaml` is the same configuration with its defaults, as a template for users; a test compares the two.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyPlan:
-    """Inputs of Envoy's configuration. Addresses are host and port."""
+    """Inputs of Envoy's configuration. An address is a host and a port."""
 
     listen: tuple[str, int] = ("127.0.0.1", 8080)
     picker: tuple[str, int] = ("127.0.0.1", 9002)
@@ -60,7 +59,7 @@ class EnvoyPlan:
 
 
 def envoy_config(plan: EnvoyPlan) -> dict[str, Any]:
-    """The complete configuration, for Envoy's YAML or JSON reader."""
+    """Returns the complete configuration; Envoy reads it as YAML or JSON."""
     clusters = [
         _picker_cluster(plan),
         _workers(WORKERS_GRPC, plan.grpc_workers, plan, is_grpc=True),
@@ -133,7 +132,7 @@ def _admin_cluster(address: tuple[str, int]) -> dict[str, Any]:
 
 
 def _extension(name: str, message: str, **config: Any) -> dict[str, Any]:
-    """Returns an Envoy extension with the message that configures it."""
+    """Returns an Envoy extension with the configuration message `message`."""
     kind = f"{_TYPE}extensions.{name}.v3.{message}"
     return {"name": f"envoy.{name}", "typed_config": {"@type": kind, **config}}
 
@@ -153,7 +152,9 @@ def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
 
 
 def _strangers(pattern: str) -> dict[str, Any]:
-    """Refuses other Host headers: such a request comes from a web page whose own name resolves to this machine."""
+    """Refuses requests whose Host header does not match `pattern`: such a request comes from a web page with a domain
+    name that resolves to this machine (DNS rebinding).
+    """
     other_host = {
         "name": ":authority",
         "string_match": {"safe_regex": {"regex": pattern}},
@@ -163,7 +164,7 @@ def _strangers(pattern: str) -> dict[str, Any]:
 
 
 def _refusal(status: int, body: str) -> dict[str, Any]:
-    """Envoy's own answer, of which the picker learns nothing."""
+    """Returns a route that Envoy answers itself, without a call to the picker."""
     return {
         "direct_response": {"status": status, "body": {"inline_string": body}},
         "typed_per_filter_config": {
@@ -208,7 +209,9 @@ def _strip_filter() -> dict[str, Any]:
 
 
 def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
-    """Returns the ext_proc filter. A streamed body is lost if the picker dies; a buffered one is sent without it."""
+    """Returns the ext_proc filter that calls the picker. If the picker dies, Envoy loses the request whose body it is
+    streaming to the picker; with buffering, Envoy still sends the request to a worker.
+    """
     is_buffered = plan.buffered_bytes is not None
     return _extension(
         "filters.http.ext_proc",
@@ -231,8 +234,8 @@ def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
-    """The cluster of the picker. If the picker fails its health checks, requests bypass it or are refused, without
-    waiting.
+    """Returns the cluster of the picker. While the picker fails its health checks, requests bypass it or are refused,
+    without waiting.
     """
     service = "envoy.service.ext_proc.v3.ExternalProcessor"
     return {
@@ -258,10 +261,11 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
-    """Ejects the picker at the first failed connection, until a health check succeeds.
+    """Returns the outlier detection that ejects the picker at the first failed connection, until a health check
+    succeeds.
 
-    Requests whose body is being sent to the picker at that moment get 500, whether failing open or not, unless Envoy
-    buffers the body; later requests bypass the picker.
+    Requests whose body Envoy is sending to the picker at that moment get 500, with failure mode open or closed, unless
+    Envoy buffers the body. Later requests bypass the picker.
     """
     interval = _seconds(plan.health_interval_s)
     off = ("consecutive_5xx", "consecutive_gateway_failure", "success_rate", "failure_percentage")
@@ -279,9 +283,9 @@ def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _as_many_as_the_picker_takes() -> dict[str, Any]:
-    """Raises Envoy's own limits, so that the picker, not Envoy, refuses requests: beyond Envoy's limits a request
-    would bypass the picker or be lost. Envoy's defaults are 1,024 requests per cluster and three concurrent
-    retries; the death of one worker causes more retries.
+    """Raises Envoy's own limits, so that the picker, not Envoy, refuses requests: a request beyond Envoy's limits would
+    bypass the picker or be lost. Envoy's defaults are 1,024 requests per cluster and three concurrent retries; the
+    death of one worker causes more retries.
     """
     bounds = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
     return {"thresholds": [dict.fromkeys(bounds, 2 * PickerLimits().max_streams)]}
@@ -290,7 +294,9 @@ def _as_many_as_the_picker_takes() -> dict[str, Any]:
 def _workers(
     name: str, workers: Sequence[tuple[str, int]], plan: EnvoyPlan, *, is_grpc: bool
 ) -> dict[str, Any]:
-    """The cluster of workers: the picker's choice if it is one of these and healthy, otherwise round robin."""
+    """Returns the cluster of the workers. Envoy sends a request to the picker's choice if that worker is healthy,
+    otherwise round robin.
+    """
     cluster: dict[str, Any] = {
         "name": name,
         "type": "STRICT_DNS",

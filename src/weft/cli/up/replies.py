@@ -1,7 +1,7 @@
-"""Envoy's local replies, in the error formats of the APIs behind it: Envoy's own errors, and the picker's.
+"""Envoy's local replies as errors of the APIs behind Envoy: for Envoy's own errors and for the picker's.
 
-The picker's refusals pass through Envoy as texts, and become errors of OpenAI's or Anthropic's form
-here, as the workers write them. gRPC clients get the text as the status's message.
+Envoy passes the text of the picker's refusals on. This configuration converts the text to an error in the format of
+OpenAI or Anthropic, as the workers write it. gRPC clients get the text as the status message.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _FALLBACK: Final = 400
 
 
 def local_replies() -> dict[str, Any]:
-    """The `local_reply_config` of the connection manager; the first matching mapper decides."""
+    """Returns the `local_reply_config` of Envoy's connection manager. The first matching mapper decides."""
     return {
         "mappers": [
             {

@@ -1,4 +1,4 @@
-"""`weft up`: workers, a picker and Envoy on one machine, behind one address."""
+"""`weft up`: starts workers, a picker and Envoy on one machine, behind one address."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ _KV_ROLES: Final = {"prefill": KvRole.PRODUCER, "decode": KvRole.CONSUMER}
 
 
 def up(model: str, options: UpOptions) -> int:
-    """Starts everything, and stops it on a signal."""
+    """Starts workers, picker and Envoy, and stops them on a signal; returns the exit status."""
     configure_logging(options.log_level, log_format=options.log_format)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
@@ -76,7 +76,7 @@ class Worker:
 
     @classmethod
     def from_banner(cls, lines: Sequence[str], role: str | None = None) -> "Worker":
-        """Reads the block that a server prints when it is ready."""
+        """Reads the worker's addresses from the banner that its server prints when it is ready."""
         words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
         grpc, http = words.get("gRPC"), words.get("HTTP")
         if grpc is None:
@@ -103,7 +103,7 @@ class Worker:
 
     @property
     def endpoint(self) -> str:
-        """The worker in the picker's form of endpoints."""
+        """The worker as the value of the picker's flag --endpoint."""
         if self.http is None:
             return self.grpc
         role = "" if self.role is None else f",{_ROLE}={self.role}"
@@ -111,7 +111,7 @@ class Worker:
 
 
 def _transfer(role: str, scratch: Path) -> str:
-    """`--kv-transfer-config` of a worker; all workers share a secret of this start."""
+    """Returns the `--kv-transfer-config` of a worker. All workers of this start share one secret."""
     path = scratch / "transfer"
     if not path.exists():
         path.touch(mode=0o600)
@@ -126,7 +126,7 @@ def _transfer(role: str, scratch: Path) -> str:
 
 
 class Stack:
-    """All processes, in the order of their start, in which they are stopped too."""
+    """All processes of `weft up`, in the order of their start. They are stopped in reverse order."""
 
     def __init__(self, model: str, options: UpOptions, binary: Path) -> None:
         self._model = model
@@ -142,7 +142,7 @@ class Stack:
         self._envoy: Child | None = None
 
     async def run(self) -> int:
-        """Runs until a signal, or until the remaining processes are useless; returns the exit status."""
+        """Runs until a signal arrives or a necessary process has ended; returns the exit status."""
         self._signals.listen()
         # The path of TMPDIR may be too long for a socket; /tmp is short.
         short = None if len(os.fsencode(tempfile.gettempdir())) < _MAX_TMPDIR else "/tmp"  # noqa: S108
@@ -170,7 +170,7 @@ class Stack:
         host, port = self._options.host, self._options.port
         http = f"  HTTP     http://{host}:{port} (for a browser; /v1)\n" if workers[0].http else ""
         print(
-            f"ready after {time.monotonic() - self._started:.1f} s; Ctrl-C stops all of it\n"
+            f"ready after {time.monotonic() - self._started:.1f} s; Ctrl-C stops everything\n"
             f"{http}"
             f"  gRPC     {host}:{port} (vllm.grpc.engine.VllmEngine)\n"
             f"  routing  http://{host}:{self._options.metrics_port} (for a browser: which worker, and why)\n"
@@ -275,7 +275,7 @@ class Stack:
         self._say("Envoy is ready")
 
     async def _watch(self) -> None:
-        """Waits until a process ends that the others depend on."""
+        """Waits until a process has ended that the others need; raises its failure."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(1, 1 + len(self._workers)):
@@ -286,7 +286,7 @@ class Stack:
             raise failed.exceptions[0] from None
 
     async def _watch_worker(self, number: int) -> None:
-        """Restarts a worker that ends; the stack ends with the last worker that serves."""
+        """Waits for the end of a worker. Raises its failure if no other worker is left."""
         pauses = Pauses(*_PAUSES_S)
         while True:
             worker, since = self._workers[number - 1], time.monotonic()
@@ -315,14 +315,14 @@ class Stack:
                 return
 
     async def _watch_envoy(self) -> None:
-        """Waits for the end of Envoy, without which nothing can be reached."""
+        """Waits for the end of Envoy and raises its failure: without Envoy, clients cannot reach the workers."""
         assert self._envoy is not None
         await self._envoy.process.wait()
         raise self._envoy.failure()
 
     async def _watch_picker(self) -> None:
-        """Waits for the end of the picker. Without a picker, requests go round robin; if they must fail instead, the
-        stack ends.
+        """Waits for the end of the picker and restarts it; requests go round robin meanwhile. If requests must not
+        bypass the picker (no --fail-open), raises the picker's failure instead.
         """
         pauses = Pauses(*_PAUSES_S)
         while True:
@@ -338,7 +338,7 @@ class Stack:
             self._say("the picker is back")
 
     async def _restart_picker(self, pauses: Pauses) -> None:
-        """Restarts the picker, at the same address, until it runs."""
+        """Restarts the picker at the same address until a start succeeds."""
         while True:
             await asyncio.sleep(pauses.next_s())
             try:

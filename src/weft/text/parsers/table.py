@@ -78,5 +78,5 @@ def _named(flag: str, families: Mapping[str, _Family], name: str | None) -> _Fam
     if name is None:
         return None
     if name not in families:
-        raise ConfigError(f"{flag}: {name!r} is not known; known are {', '.join(sorted(families))}")
+        raise ConfigError(f"{flag}: {name!r} is unknown; must be {', '.join(sorted(families))}")
     return families[name]
