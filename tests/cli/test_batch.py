@@ -177,7 +177,7 @@ def test_what_stays_without_an_answer_is_no_line(tmp_path: Path):
     with busy(200) as (where, seen):
         second = run(source, target, "--url", where, *one_at_a_time)
     assert (first.returncode, left, second.returncode) == (1, {"b"}, 0)
-    assert "1 without an answer" in first.stderr
+    assert "requests without an answer: 1;" in first.stderr
     assert len(seen) == 1
     assert set(read(target)) == {"a", "b"}
 

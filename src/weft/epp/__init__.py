@@ -1,1 +1,1 @@
-"""The Endpoint Picker: chooses, for each request that Envoy shows it, the endpoint that serves it best."""
+"""The Endpoint Picker: chooses an endpoint for each request that Envoy forwards to it."""

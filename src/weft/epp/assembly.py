@@ -16,7 +16,7 @@ from weft.epp.resolve_flow import ResolvedBand, ResolvedFlow
 
 
 class Assembly:
-    """The plugins of one picker, by name."""
+    """The plugins of one picker by name, created from its configuration."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Assembly:
             self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
 
     def type_of(self, name: str) -> str:
-        """The type of a plugin."""
+        """Returns the type of the plugin `name`."""
         return self._types[name]
 
     def parts(self) -> Parts:
-        """Returns the parts that a director works with."""
+        """Returns the plugins by their function, as the director needs them."""
         producers = [
             ProducerStep(
                 plugin.name, self.plugins[plugin.name], self._timer(plugin.name, "produce")

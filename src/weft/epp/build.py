@@ -1,4 +1,4 @@
-"""Opens a picker, with the tasks that keep its pool, load data and indexes current."""
+"""Starts a picker, and the tasks that keep its pool, load data and prefix indexes current."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _SWEEP_EVERY_S = 5.0
 
 
 class Picker:
-    """A running picker: its director, and the tasks that keep its state fresh."""
+    """A running picker: the director, and the tasks that update the director's data."""
 
     def __init__(self, director: Director, assembly: Assembly) -> None:
         self.director = director
@@ -59,30 +59,30 @@ class Picker:
         self.elector: LeaderElector | None = None
 
     def is_leader(self) -> bool:
-        """True if this picker is the leader of its pool."""
+        """True if this picker leads the pickers of its pool; always True without leader election."""
         return self.elector is None or self.elector.is_leader
 
     def may_serve(self) -> bool:
-        """True if the picker knows its endpoints; always true without Kubernetes."""
+        """True if the picker has learned its endpoints; always True without Kubernetes."""
         return self.cluster is None or self.cluster.has_synced
 
     def take_objects(self, objects: Objects) -> None:
-        """Replaces the objectives and rewrites that are in force."""
+        """Replaces all objectives and model rewrites."""
         self.director.objects = objects
         self.metrics.model_names.allowed = objects.model_names
 
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        """Own a task until the picker is closed."""
+        """Starts a task that `close` cancels."""
         task = asyncio.create_task(coroutine, name=f"picker {name}")
         task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
-        """Call `closer` when the picker is closed."""
+        """Registers `closer`, which `close` awaits."""
         self._closers.append(closer)
 
     def state(self, max_rows: int) -> Mapping[str, object]:
-        """Counts and contents of the picker's state, for debugging: at most `max_rows` rows of each kind."""
+        """Returns the picker's counts and endpoints for debugging, with at most `max_rows` rows of each kind."""
         endpoints, now = list(self.pool), monotonic()
         return {
             "followed_requests": self.director.num_open,
@@ -111,12 +111,14 @@ class Picker:
         }
 
     async def metrics_text(self) -> bytes:
-        """Returns all series in Prometheus's text format; written on another thread, because there may be many."""
+        """Returns all metric series in Prometheus's text format. The text is made on another thread, because there may
+        be many series.
+        """
         self.metrics.refresh()
         return await asyncio.to_thread(self.metrics.rendered)
 
     async def close(self) -> None:
-        """Refuse new requests and end every task; safe to call twice."""
+        """Refuses new requests and ends every task. May be called more than once."""
         self.director.close()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -130,13 +132,13 @@ class Picker:
 
 
 def load_config(options: PickerOptions) -> ResolvedConfig:
-    """The configuration that `options` names, checked and filled in; raises `ConfigError`."""
+    """Returns the configuration that `options` names, checked and with defaults filled in. Raises `ConfigError`."""
     config = _read(options)
     return resolve(config, allow_experimental=options.allow_experimental_plugins)
 
 
 async def open_picker(options: PickerOptions) -> Picker:
-    """Starts a picker; raises `ConfigError`, before anything runs, for an invalid configuration."""
+    """Starts a picker. Raises `ConfigError` for an invalid configuration before any task runs."""
     config = load_config(options)
     specs = _named_endpoints(config, options)
     for warning in config.warnings:
@@ -153,7 +155,7 @@ async def open_picker(options: PickerOptions) -> Picker:
 def make_picker(
     config: ResolvedConfig, options: PickerOptions, clock: Callable[[], float] = monotonic
 ) -> Picker:
-    """Creates a picker that is not running: it decides, by `clock`, but has no endpoints and polls no load."""
+    """Creates a picker without tasks: it decides by `clock`, but discovers no endpoints and polls no load."""
     pool, metrics = Pool(), PickerMetrics()
     metrics.info.labels("", __version__).set(1)
     assembly = Assembly(config, pool, metrics, options.max_load_age_s, clock)

@@ -1,4 +1,4 @@
-"""Resolves a configuration: fills in defaults and checks references; errors name the path of the key."""
+"""Resolves a configuration: fills in defaults and checks references. Errors name the path of the wrong key."""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ Sources = tuple[tuple[str, tuple[str, ...]], ...]  # each source with its extrac
 
 @dataclass(frozen=True, slots=True)
 class ResolvedProfile:
-    """Names of a profile's plugins, by their function."""
+    """Names of a scheduling profile's plugins, by their function."""
 
     name: str
     filters: tuple[str, ...]
@@ -37,7 +37,7 @@ class ResolvedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConfig:
-    """A checked configuration, ready to be built."""
+    """A checked and complete configuration."""
 
     # In order of references: each plugin after those that it refers to.
     plugins: tuple[ResolvedPlugin, ...]
@@ -53,7 +53,7 @@ class ResolvedConfig:
 
 
 def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig:
-    """Checks every reference and fills in defaults; raises `ConfigError`."""
+    """Checks every reference and fills in defaults. Raises `ConfigError`."""
     warnings: list[str] = []
     has_flow = _check_gates(config, warnings)
     plugins = NamedPlugins(allow_experimental, warnings)
@@ -91,7 +91,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
 
 
 def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
-    """Returns whether flow control is on."""
+    """Checks the feature gates; returns True if flow control is on."""
     gates = dict(_GATES)
     for i, entry in enumerate(config.feature_gates):
         name, equals, value = entry.partition("=")
@@ -223,7 +223,9 @@ def _detector(config: PickerConfig, plugins: NamedPlugins) -> str:
 def _without_idle_policies(
     ordered: tuple[ResolvedPlugin, ...], flow: ResolvedFlow | None, warnings: list[str]
 ) -> tuple[ResolvedPlugin, ...]:
-    """Leaves out policies that flow control does not name: they would make the picker follow responses for nothing."""
+    """Returns the plugins without the policies that flow control does not use: an unused policy would make the picker
+    follow responses for nothing.
+    """
     used = set() if flow is None else flow.policies()
     idle = [each for each in ordered if each.row.kinds & FLOW_KINDS and each.name not in used]
     for plugin in idle:
@@ -248,7 +250,7 @@ def _parsers(config: PickerConfig, plugins: NamedPlugins) -> tuple[str, ...]:
 def _sources(
     config: PickerConfig, plugins: NamedPlugins, warnings: list[str]
 ) -> tuple[Sources, Sources]:
-    """Returns the sources of load and of telemetry."""
+    """Returns the sources of load data and of GPU telemetry, each with its extractors."""
     layer = config.data_layer
     sources: list[tuple[str, tuple[str, ...]]] = []
     telemetry: list[tuple[str, tuple[str, ...]]] = []
@@ -294,7 +296,7 @@ def _warn_of_idle(
 
 
 def _is_idle(source: SourceSpec, path: str, plugins: NamedPlugins) -> bool:
-    """True if the source has no effect here, because plugins need no notifications about endpoints."""
+    """True if the source has no effect here: it only notifies plugins of endpoints, which they need not."""
     found = plugins.find(source.plugin_ref)
     if found is None or not found.row.kinds & {Kind.NOTIFIER, Kind.MODEL_LISTS}:
         return False

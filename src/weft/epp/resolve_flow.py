@@ -28,7 +28,7 @@ _DEFAULT_BAND: Final = Limits(max_requests=5000, max_bytes=10**9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedBand:
-    """A band of flow control, with its policies by name."""
+    """A priority band with its policies by name."""
 
     limits: Limits
     ttl_s: float
@@ -38,7 +38,7 @@ class ResolvedBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedFlow:
-    """Flow control, with its policies by name."""
+    """Flow control with its policies by name."""
 
     limits: Limits
     no_endpoint_ttl_s: float
@@ -49,14 +49,14 @@ class ResolvedFlow:
     eviction: tuple[str, str] | None  # types of the filter and of the order policy
 
     def policies(self) -> set[str]:
-        """Every policy that is used."""
+        """Names of all policies that flow control uses."""
         bands = (*self.bands.values(), self.default_band, self.default_negative_band)
         named = {name for band in bands for name in (band.fairness, band.ordering)}
         return {*named, self.usage_limit, *(self.eviction or ())}
 
 
 def resolve_flow(spec: FlowControlSpec, plugins: NamedPlugins) -> ResolvedFlow:
-    """Fills in defaults; raises `ConfigError`."""
+    """Fills in defaults. Raises `ConfigError`."""
     path = "flowControl"
     ttl_s = _ttl_s(spec.default_request_ttl, _DEFAULT_TTL_S)
     named = {"defaultPriorityBand": spec.default_priority_band,
@@ -127,10 +127,10 @@ def _eviction(plugins: NamedPlugins) -> tuple[str, str]:
 
 
 def _amount(value: str | int | None, default: float) -> float:
-    """A limit; 0 means no limit."""
+    """Returns a limit as a number; 0 in the configuration means no limit."""
     return default if value is None else parse_quantity(value) or math.inf
 
 
 def _ttl_s(text: str | None, default: float) -> float:
-    """Seconds to wait; 0 stands for ever."""
+    """Returns the maximum wait in seconds; 0 in the configuration means no maximum."""
     return default if text is None else parse_duration_s(text) or math.inf

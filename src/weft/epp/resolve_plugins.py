@@ -1,4 +1,4 @@
-"""The plugins of a configuration by name, while that is filled in."""
+"""The plugins of a configuration by name, while the configuration is completed with defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from weft.epp.plugins.registry import PLUGIN_TYPES, REFUSED_TYPES
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlugin:
-    """A plugin with its parameters checked."""
+    """A plugin with checked parameters."""
 
     name: str
     row: PluginType
@@ -21,12 +21,12 @@ class ResolvedPlugin:
     path: str  # place of its entry in the file; empty for a default plugin
 
     def is_a(self, kind: Kind) -> bool:
-        """True if the plugin has this kind."""
+        """True if the plugin is of this kind."""
         return kind in self.row.kinds
 
 
 class NamedPlugins:
-    """Plugins by name while a configuration is being filled in."""
+    """Plugins by name, while the configuration is completed with defaults."""
 
     def __init__(self, allow_experimental: bool, warnings: list[str]) -> None:
         self._allow_experimental = allow_experimental
@@ -54,7 +54,7 @@ class NamedPlugins:
         self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
 
     def require(self, name: str, path: str) -> ResolvedPlugin:
-        """The plugin with that name, of any kind; raises `ConfigError` if there is none."""
+        """Returns the plugin `name`, of any kind. Raises `ConfigError` if there is none."""
         plugin = self._by_name.get(name)
         if plugin is None:
             close = get_close_matches(name, self._by_name, 1)
@@ -63,14 +63,14 @@ class NamedPlugins:
         return plugin
 
     def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
-        """The plugin of that name, which must be of that kind."""
+        """Returns the plugin `name`. Raises `ConfigError` if there is none, or if it is of another kind."""
         plugin = self.require(name, path)
         if not plugin.is_a(kind):
             raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
         return plugin
 
     def find(self, name: str) -> ResolvedPlugin | None:
-        """The plugin with that name; None if there is none."""
+        """Returns the plugin `name`; None if there is none."""
         return self._by_name.get(name)
 
     def of(self, kind: Kind) -> list[ResolvedPlugin]:
@@ -78,13 +78,13 @@ class NamedPlugins:
         return [plugin for plugin in self._by_name.values() if plugin.is_a(kind)]
 
     def ensure(self, type_: str) -> str:
-        """Name of a plugin of that type; creates it with default parameters if there is none."""
+        """Returns the name of a plugin of this type; creates a plugin with default parameters if there is none."""
         if type_ not in self._by_name:
             self.add(type_, type_, {}, "")
         return type_
 
     def in_order(self) -> tuple[ResolvedPlugin, ...]:
-        """Returns all plugins, each after those it refers to; creates missing defaults."""
+        """Returns all plugins, each after the plugins that it refers to. Missing default plugins are created."""
         ordered: dict[str, ResolvedPlugin] = {}
         for name in list(self._by_name):
             self._visit(name, ordered, [])

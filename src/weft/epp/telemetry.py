@@ -1,4 +1,4 @@
-"""Pollers and subscriptions that keep the pool's load and prefix data current, by kind of server."""
+"""Pollers and subscriptions that keep the pool's load and the prefix indexes current, by kind of model server."""
 
 import logging
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Telemetry:
             )
 
     def start(self) -> None:
-        """Starts polling; endpoints that join later are included."""
+        """Starts polling the present endpoints and all that join later."""
         for source, extractors in self._assembly.config.sources[:1]:
             if extractors:
                 self._pollers.append(self._poller(source, extractors[0]))
@@ -76,7 +76,7 @@ class Telemetry:
             await subscriptions.close()
 
     def engine_of(self, endpoint: Endpoint) -> str:
-        """The kind of engine of an endpoint."""
+        """Returns the kind of model server of an endpoint."""
         engine = endpoint.labels.get(self._extractor.engine_label_key, self._default_engine)
         if engine != GRPC_ENGINE and engine not in self._series:
             _log.warning("%s: unknown engine %r, read as vllm", endpoint.host_port, engine)
@@ -84,7 +84,7 @@ class Telemetry:
         return engine
 
     def is_grpc(self, endpoint: Endpoint) -> bool:
-        """True if the endpoint speaks VllmEngine, and so needs no metrics page."""
+        """True if the endpoint speaks the VllmEngine protocol, and so needs no metrics page."""
         return self._clusters is None and self.engine_of(endpoint) == GRPC_ENGINE
 
     def _connect(self, endpoint: Endpoint) -> EngineConnection:

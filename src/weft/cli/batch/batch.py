@@ -110,7 +110,7 @@ def batch(model: str | None, options: BatchOptions) -> int:
     if tally.answered < tally.total:
         left = tally.total - tally.answered
         say(
-            f"{left} requests have no answer; run the same command again to continue with them",
+            f"requests without an answer: {left}; run the same command again to continue with them",
             file=sys.stderr,
         )
         return EXIT_FAILED

@@ -1,1 +1,1 @@
-"""Configuration files to values, strictly."""
+"""Reads configuration files strictly into values."""

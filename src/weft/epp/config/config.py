@@ -1,4 +1,4 @@
-"""`EndpointPickerConfig` as it is written: its fields, and its strict reading."""
+"""The fields of an `EndpointPickerConfig` file, and its strict reading."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ dataLayer:
 
 
 class PluginSpec(Part, frozen=True, kw_only=True):
-    """A plugin in the configuration; its name defaults to its type."""
+    """A plugin in the configuration. Its name is its type unless the file gives a name."""
 
     type: str
     name: str | None = None
@@ -48,13 +48,13 @@ class PluginSpec(Part, frozen=True, kw_only=True):
 
 
 class PluginRef(Part, frozen=True, kw_only=True):
-    """Names a plugin."""
+    """A reference to a plugin by name."""
 
     plugin_ref: str
 
 
 class ProfilePlugin(Part, frozen=True, kw_only=True):
-    """A plugin's place in a profile. Only scorers have a weight."""
+    """A plugin in a scheduling profile. Only scorers have a weight."""
 
     plugin_ref: str
     weight: float | None = None
@@ -68,14 +68,14 @@ class ProfileSpec(Part, frozen=True, kw_only=True):
 
 
 class SourceSpec(Part, frozen=True, kw_only=True):
-    """A data source and what reads its answers."""
+    """A data source and the extractors that read its data."""
 
     plugin_ref: str
     extractors: list[PluginRef] = []
 
 
 class DiscoverySpec(Part, frozen=True, kw_only=True):
-    """Source of endpoints: `pluginRef` or, in newer files, `endpoints.pluginRef`."""
+    """The plugin that discovers endpoints: `pluginRef` or, in newer files, `endpoints.pluginRef`."""
 
     plugin_ref: str | None = None
     endpoints: PluginRef | None = None
@@ -86,14 +86,16 @@ class DiscoverySpec(Part, frozen=True, kw_only=True):
             raise ValueError("needs exactly one of pluginRef and endpoints")
 
     def named(self) -> tuple[str, str] | None:
-        """The plugin that finds endpoints, with the key that names it; None if there is none."""
+        """Returns the name of the plugin that discovers endpoints, and the key that names the plugin; None if none is
+        named.
+        """
         if self.endpoints is not None:
             return "endpoints.pluginRef", self.endpoints.plugin_ref
         return None if self.plugin_ref is None else ("pluginRef", self.plugin_ref)
 
 
 class DataLayerSpec(Part, frozen=True, kw_only=True):
-    """Sources of the endpoints and of their load."""
+    """Sources of the endpoints and of their load data."""
 
     inject_defaults: bool = True
     sources: list[SourceSpec] = []
@@ -104,7 +106,7 @@ class DataLayerSpec(Part, frozen=True, kw_only=True):
 
 
 class BandSpec(Part, frozen=True, kw_only=True):
-    """A priority band of flow control."""
+    """A priority band of flow control, as configured."""
 
     priority: int = 0
     max_bytes: str | int | None = None
@@ -119,7 +121,7 @@ class BandSpec(Part, frozen=True, kw_only=True):
 
 
 class FlowControlSpec(Part, frozen=True, kw_only=True):
-    """Flow control; without its feature gate only the detector counts."""
+    """Flow control, as configured. Without the feature gate of flow control, only the saturation detector is used."""
 
     max_bytes: str | int | None = None
     max_requests: str | int | None = None
@@ -138,13 +140,13 @@ class FlowControlSpec(Part, frozen=True, kw_only=True):
 
 
 class HandlerSpec(Part, frozen=True, kw_only=True):
-    """Parser of requests."""
+    """The request parsers, as configured."""
 
     parsers: list[PluginRef] = []
 
 
 class PickerConfig(Part, frozen=True, kw_only=True):
-    """The whole file."""
+    """The whole configuration file."""
 
     api_version: str
     kind: str
@@ -159,7 +161,7 @@ class PickerConfig(Part, frozen=True, kw_only=True):
 
 
 def read_config(text: str, source: str) -> PickerConfig:
-    """Read a configuration strictly; raises `ConfigError` with the path of the wrong key."""
+    """Reads a configuration strictly. Raises `ConfigError` with the path of the wrong key."""
     document = parse_document(text, source)
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: must be a mapping with apiVersion and kind")
@@ -174,7 +176,7 @@ def read_config(text: str, source: str) -> PickerConfig:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A key with an empty value (`plugins:`) counts as absent."""
+    """Returns `value` without the keys whose value is empty (`plugins:`): such a key counts as absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

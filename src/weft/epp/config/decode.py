@@ -1,4 +1,4 @@
-"""Documents (YAML or JSON) to checked values; every complaint names the key's path."""
+"""Converts YAML or JSON documents to checked values. Every error names the path of the wrong key."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<key>.*)`$", re.DOTAL
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe subset, in which a repeated key is an error and dates stay text, as in JSON."""
+    """Loader of YAML's safe subset. A duplicate key is an error, and dates stay text, as in JSON."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -45,7 +45,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse_documents(text: str, source: str) -> list[Any]:
-    """Every document of a YAML or JSON text, as plain finite values."""
+    """Returns every document of a YAML or JSON text as plain values; all numbers are finite."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
         raise ConfigError(f"{source}: larger than {MAX_DOCUMENT_BYTES} bytes")
     documents = []
@@ -64,7 +64,7 @@ def parse_documents(text: str, source: str) -> list[Any]:
 
 
 def parse_document(text: str, source: str) -> Any:
-    """The only document of a text."""
+    """Returns the only document of a text. Raises `ConfigError` unless there is exactly one."""
     documents = [document for document in parse_documents(text, source) if document is not None]
     if len(documents) != 1:
         raise ConfigError(f"{source}: expected one document, found {len(documents)}")
@@ -72,7 +72,7 @@ def parse_document(text: str, source: str) -> Any:
 
 
 def decode(value: Any, into: type[_T], path: str) -> _T:
-    """Turn plain values into `into`, a Struct that forbids unknown keys."""
+    """Converts plain values to `into`, a Struct type that forbids unknown keys."""
     try:
         return msgspec.convert(value, into)
     except msgspec.ValidationError as error:
@@ -131,7 +131,7 @@ class _Plain:
             raise ConfigError(f"{path}: must be text, a number, a list or a mapping")
 
     def _check_text(self, text: str, path: str) -> None:
-        """YAML may spell half of a character, which nothing could ever write again."""
+        """Raises an error for a surrogate without its pair, which a YAML escape may spell and no encoding can write."""
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ConfigError(f"{path or self._source}: holds half of a surrogate pair: {text!r}")
 

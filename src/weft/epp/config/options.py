@@ -1,4 +1,4 @@
-"""`PickerOptions`: options of a picker that are not in the configuration file."""
+"""`PickerOptions`: the options of a picker that are not in the configuration file."""
 
 import re
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerOptions:
-    """Options of a picker. At most one of the two configurations may be given; without either, the built-in default
-    applies.
+    """Options of a picker. At most one of the two configurations may be given; without either, the built-in
+    configuration applies.
     """
 
     config_file: Annotated[
@@ -122,7 +122,9 @@ class PickerOptions:
 
     @property
     def max_load_age_s(self) -> float:
-        """Load data older than this is stale: at least three polls, since one poll may be late or fail."""
+        """Age in seconds above which load data is stale: at least three poll intervals, because one poll may be late or
+        fail.
+        """
         return max(self.metrics_staleness_threshold_s, 3 * self.refresh_metrics_interval_s)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Parameters of plugins: their base class, and how they refer to other plugins and profiles."""
+"""Parameters of plugins: their base class, and the annotations of references to other plugins."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Kind(StrEnum):
-    """The places of a configuration that a plugin can stand in."""
+    """The places of a configuration where a plugin can be used."""
 
     FILTER = "filter"
     SCORER = "scorer"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A plugin that another plugin names, or uses by default."""
+    """A reference from a plugin's parameters to another plugin, by name or by default type."""
 
     key: str  # name of the parameter, for error messages
     name: str
@@ -59,7 +59,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Refers:
-    """Annotation of a parameter that names another plugin."""
+    """Annotation of a parameter whose value is the name of another plugin."""
 
     kind: Kind
     default_type: str
@@ -78,12 +78,12 @@ _Note = TypeVar("_Note", bound=Refers | Ignored)
 class Parameters(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """Base of every plugin's parameters. `needs` are types of producers that must run before the plugin."""
+    """Base class of every plugin's parameters. `needs` has the types of producers that must run before the plugin."""
 
     needs: ClassVar[tuple[str, ...]] = ()
 
     def references(self) -> Iterable[Reference]:
-        """The plugins these parameters name."""
+        """Yields the references to the plugins that these parameters name."""
         for producer in self.needs:
             yield Reference("", producer, Kind.PRODUCER, producer)
         for field, refers in self._noted(Refers):
@@ -91,7 +91,7 @@ class Parameters(
                 yield Reference(field.encode_name, name, refers.kind, refers.default_type)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The scheduling profiles that these parameters name, each with its key."""
+        """Yields the scheduling profiles that these parameters name, each after the key that names it."""
         return ()
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
@@ -118,8 +118,8 @@ class Parameters(
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of the parts that parameters are made of."""
+    """Base class of the objects inside a plugin's parameters."""
 
 
 class NoParameters(Parameters, frozen=True, kw_only=True):
-    """For plugins that have nothing to set."""
+    """Parameters of a plugin that has no settings."""

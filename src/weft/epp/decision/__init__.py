@@ -1,1 +1,1 @@
-"""Decides on the endpoint of a request: plugins in profiles, and a record of their results."""
+"""Decides on the endpoint of each request with the plugins of a scheduling profile, and records the results."""

@@ -1,4 +1,6 @@
-"""Attributes: numbers by which endpoints are compared, besides their load, with the plugins that provide them."""
+"""Attributes: custom numbers of endpoints that filters and scorers compare, and the plugins that provide the
+numbers.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, runtime_checkable
@@ -16,14 +18,16 @@ Read = Callable[[Endpoint, float], float | None]
 
 @runtime_checkable
 class AttributeSource(Protocol):
-    """Implemented by extractors that hold values of their own."""
+    """A data extractor that stores attribute values of endpoints."""
 
     def attribute(self, endpoint: Endpoint, name: str, now: float) -> float | None:
-        """The value; None if it is unknown or too old."""
+        """Returns the value of an endpoint's attribute; None if the value is unknown or too old."""
 
 
 def attribute_references(key: str, attribute: str, producer: str | None) -> Iterable[Reference]:
-    """Yields a reference to the extractor of an attribute; an empty producer name means the extractor of the load."""
+    """Yields a reference to the extractor that provides an attribute. If `producer` is empty, the load extractor
+    provides the attribute.
+    """
     _, name = _resolved(attribute, producer)
     if name:
         key = "producer" if producer is not None else key
@@ -31,7 +35,7 @@ def attribute_references(key: str, attribute: str, producer: str | None) -> Iter
 
 
 def attribute_reader(attribute: str, producer: str | None, around: Surroundings) -> Read:
-    """Reads an attribute of an endpoint, at a time."""
+    """Returns a function that reads the attribute of an endpoint at a given time."""
     key, name = _resolved(attribute, producer)
     source = around.built.get(name)
     if isinstance(source, AttributeSource):

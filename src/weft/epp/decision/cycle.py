@@ -1,4 +1,4 @@
-"""`Cycle`: one request on its way through producers, filters, scorers and pickers."""
+"""`Cycle`: the state of one request while producers, filters, scorers and pickers decide on its endpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from weft.epp.request.values import InferenceRequest
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """Cached prefix per endpoint, in leading blocks of a request's prompts."""
+    """Cached prefix of a request's prompts at each endpoint, in leading blocks."""
 
     num_blocks: int
     block_size: int  # in tokens
@@ -19,7 +19,7 @@ class PrefixMatch:
     weight: Mapping[Endpoint, float]
 
     def num_tokens(self, endpoint: Endpoint, num_prompt_tokens: int) -> int:
-        """Cached tokens of the prompt; the last block may be a partial one."""
+        """Returns the number of prompt tokens that the endpoint has cached. The last block may be incomplete."""
         return min(self.held.get(endpoint, 0) * self.block_size, num_prompt_tokens)
 
 
@@ -38,13 +38,13 @@ class Prediction:
 
     @property
     def meets(self) -> bool:
-        """True if the endpoint would meet all objectives."""
+        """True if the endpoint is predicted to meet all SLOs of the request."""
         return (self.ttft_headroom_s or 0.0) >= 0.0 and (self.tpot_headroom_s or 0.0) >= 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyPredictions:
-    """A request's SLO, and its predictions by endpoint; endpoints with too little data have none."""
+    """A request's SLO, and its predicted latencies by endpoint. An endpoint with too little data has no prediction."""
 
     slo: Slo
     of: Mapping[Endpoint, Prediction]
@@ -52,7 +52,7 @@ class LatencyPredictions:
 
 @dataclass(slots=True)
 class ProfileRun:
-    """The run of one profile in its raw form; it is explained only on request."""
+    """The results of one scheduling profile in raw form; they are explained only on request."""
 
     profile: str
     candidates: Sequence[Endpoint]
@@ -65,7 +65,7 @@ class ProfileRun:
 
 @dataclass(slots=True, eq=False)
 class Cycle:
-    """State of one request's scheduling. Producers fill it; everything after them reads it."""
+    """State of one request's scheduling. Producers fill it in; all later plugins read it."""
 
     request: InferenceRequest
     model: str  # the model after rewriting, which the server gets
@@ -95,7 +95,7 @@ class Cycle:
     response_headers: dict[str, str] = field(default_factory=dict)
 
     def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:
-        """Prompt tokens that `endpoint` would have to compute."""
+        """Returns the number of prompt tokens that `endpoint` would have to compute, by the data of `producer`."""
         match = self.prefixes.get(producer)
         cached = match.num_tokens(endpoint, self.num_prompt_tokens) if match else 0
         return self.num_prompt_tokens - cached
@@ -103,7 +103,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The result of a profile handler."""
+    """The result of a profile handler: the endpoints for a request."""
 
     primary: str  # name of the profile whose pick is the destination
     picks: Mapping[str, Sequence[Endpoint]]  # by name of each profile that ran
@@ -112,5 +112,5 @@ class Schedule:
 
     @property
     def target(self) -> Endpoint:
-        """The endpoint that gets the request."""
+        """The endpoint to which the request is sent."""
         return self.picks[self.primary][0]

@@ -1,4 +1,4 @@
-"""`Director`: from a request to a decision, and from a response's events back to the counts."""
+"""`Director`: decides on the endpoint of each request, and updates counts with the events of its response."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ SCORES_KEY = "x-gateway-destination-endpoint-scores"
 
 @dataclass(frozen=True, slots=True)
 class ProducerStep:
-    """A data producer and its name."""
+    """A data producer and its name in the configuration."""
 
     name: str
     plugin: Producer
@@ -59,7 +59,7 @@ class ProducerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts that a director works with, built from a configuration."""
+    """The plugins of a director, created from a configuration."""
 
     pool: Pool
     producers: Sequence[ProducerStep]
@@ -79,7 +79,7 @@ class Parts:
 
 
 class Director:
-    """Decides on each request: admission, producers, profiles; counts each decision before the next one begins."""
+    """Decides on each request: admission, producers, profiles. A decision is counted before the next one begins."""
 
     def __init__(
         self, parts: Parts, options: PickerOptions, clock: Callable[[], float] = monotonic
@@ -111,27 +111,27 @@ class Director:
 
     @property
     def num_open(self) -> int:
-        """Number of followed requests that have not ended."""
+        """Number of requests whose response is followed and has not ended."""
         return len(self._tickets)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for room."""
+        """Number of requests that wait for capacity in flow control."""
         return 0 if self._flow is None else self._flow.num_waiting
 
     @property
     def max_wait_s(self) -> float:
-        """Longest time that a request may wait for room."""
+        """Maximum seconds that flow control lets a request wait."""
         return 0.0 if self._parts.flow is None else self._parts.flow.max_wait_s
 
     def close(self) -> None:
-        """Refuses all further requests, and all that wait."""
+        """Refuses all waiting requests and all later ones."""
         self._is_closed = True
         if self._flow is not None:
             self._flow.close()
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
-        """Chooses the endpoint of a request, and counts the request there at once; raises `Refused`."""
+        """Chooses the endpoint of a request, and counts the request at that endpoint at once. Raises `Refused`."""
         cycle = self._open_cycle(request, self._clock())
         try:
             if request.needs_model and not cycle.model:
@@ -148,7 +148,7 @@ class Director:
             raise
 
     def _place(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Decision:
-        """Decides without awaiting anything, so that no two requests decide on the same state."""
+        """Chooses the endpoint without awaiting, so that no two requests are decided with the same counts."""
         cycle.now = self._clock()
         cycle.is_placed = True
         cycle.candidates = self._candidates(cycle, subset)
@@ -158,16 +158,16 @@ class Director:
         return decision
 
     def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
-        """Any endpoint, for requests that nothing can be scheduled by; raises `Refused`."""
+        """Returns the address of any endpoint, for a request without data to schedule by. Raises `Refused`."""
         return random.choice(reachable(self._allowed(subset))).address(is_grpc=is_grpc)
 
     def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
-        """The server answered; returns headers for the client."""
+        """Records the status of the response; returns headers for the client."""
         ticket.status = status
         return {}
 
     def on_first_token(self, ticket: Ticket) -> None:
-        """Records that the first piece of the answer arrived."""
+        """Records that the first piece of the response body arrived."""
         if ticket.first_token_at is not None or ticket.is_over:
             return
         ticket.first_token_at = ticket.last_piece_at = self._clock()
@@ -179,7 +179,7 @@ class Director:
         self._wake()
 
     def on_piece(self, ticket: Ticket) -> None:
-        """Records that another piece of the answer arrived."""
+        """Records that a further piece of the response body arrived."""
         if ticket.is_streaming and ticket.last_piece_at is not None:
             now = self._clock()
             ticket.num_pieces += 1
@@ -191,7 +191,7 @@ class Director:
         ticket.num_body_bytes = num_bytes
 
     def on_usage(self, ticket: Ticket, usage: Usage) -> None:
-        """The response's token counts; a later report replaces an earlier one."""
+        """Records the token counts that the response reports. A later report replaces an earlier one."""
         ticket.usage = usage
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
@@ -341,7 +341,7 @@ class Director:
             ticket=ticket,
         )
 
-    # -- after it -----------------------------------------------------------------------------
+    # -- after the decision --------------------------------------------------------------------
 
     def _note(self, cycle: Cycle, outcome: Schedule | Refused) -> None:
         duration_s = self._clock() - cycle.now if cycle.is_placed else 0.0
@@ -373,7 +373,7 @@ class Director:
             endpoint.unseen.pop(ticket.id, None)
 
     def _end(self, ticket: Ticket, ending: Ending) -> bool:
-        """Ends the ticket; returns False if it had ended before."""
+        """Ends the ticket of a request; returns False if the ticket had ended before."""
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
@@ -392,7 +392,7 @@ class Director:
         return True
 
     def _report_times(self, ticket: Ticket, ending: Ending) -> None:
-        """Records latencies of complete, followed responses; other endings say nothing about latency."""
+        """Records the latencies of complete, followed responses; other responses have no meaningful latencies."""
         is_whole = ending is Ending.NATURAL and ticket.status == 200 and ticket.is_followed
         if not self._timed or not is_whole or ticket.first_token_at is None:
             return
@@ -407,7 +407,7 @@ class Director:
 
 
 def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """Returns the first header of several possible names; the current name comes first."""
+    """Returns the first header in `names` that is present; the current name comes first."""
     for name in names:
         if value := headers.get(name):
             return value
@@ -415,7 +415,7 @@ def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _revoke(ticket: Ticket) -> bool:
-    """Ends the response early and returns True; returns False while the response is not followed yet."""
+    """Ends the response early and returns True; returns False if the response is not followed yet."""
     if ticket.revoke is None:
         return False
     ticket.revoke()

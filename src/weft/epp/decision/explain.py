@@ -1,4 +1,6 @@
-"""Records of decisions, for later look-up: the candidates, the filters that removed some, and every score."""
+"""Records of routing decisions for later look-up: the candidates, the endpoints that each filter removed, and every
+score.
+"""
 
 import math
 import time
@@ -52,7 +54,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted latencies at one endpoint, and the headroom to the SLO; negative headroom is a miss."""
+    """Predicted latencies at one endpoint, and the headroom to the SLO. Negative headroom means that the SLO is
+    missed.
+    """
 
     ttft_ms: float
     tpot_ms: float | None
@@ -61,7 +65,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A routing decision, ready for JSON, without any prompt text."""
+    """A routing decision as it is written in JSON. It contains no prompt text."""
 
     request_id: str
     time: float  # Unix time
@@ -86,8 +90,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RetainedPredictions:
-    """Predictions in compact form: four numbers per endpoint, NaN if missing, because there may be a thousand
-    decisions about hundreds of endpoints.
+    """Predictions in compact form: four numbers per endpoint, NaN if missing. A picker may keep a thousand decisions
+    about hundreds of endpoints.
     """
 
     slo: Slo
@@ -97,10 +101,10 @@ class RetainedPredictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDecision:
-    """A decision in its raw form, converted to a record only on request, perhaps on another thread.
+    """A decision in raw form. It is converted to a record only on request, perhaps on another thread.
 
-    Holds neither the cycle nor the request, whose prompts would fill the memory, nor an exception, whose traceback
-    holds them.
+    The object refers neither to the cycle nor to the request, whose prompts would fill the memory, nor to an exception,
+    whose traceback refers to them.
     """
 
     request_id: str
@@ -123,7 +127,7 @@ class PastDecision:
 
     @property
     def num_mentions(self) -> int:
-        """Maximum number of endpoint mentions in the record, which bounds its size."""
+        """Maximum number of times that the record names an endpoint, which bounds the size of the record."""
         return sum(
             len(run.candidates) * (3 + len(run.after_filters) + len(run.scores))
             for run in self.runs
@@ -135,7 +139,7 @@ _MAX_CHARS: Final = 256
 
 
 class DecisionRing:
-    """The last decisions, by request id."""
+    """The most recent decisions, by request id."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -181,21 +185,21 @@ class DecisionRing:
             self._entries.popitem(last=False)
 
     def get(self, request_id: str) -> DecisionRecord | None:
-        """Returns the record of a decision; None if it never existed or has been dropped."""
+        """Returns the record of a request's decision; None if there is none, or none any more."""
         found = self.find(request_id)
         return None if found is None else to_record(found)
 
     def find(self, request_id: str) -> PastDecision | None:
-        """Returns a decision in its raw form."""
+        """Returns a request's decision in raw form; None if there is none, or none any more."""
         return self._entries.get(request_id)
 
     def newest(self, limit: int) -> list[PastDecision]:
-        """The last decisions in raw form, newest first."""
+        """Returns the last `limit` decisions in raw form, newest first."""
         return list(islice(reversed(self._entries.values()), limit))
 
 
 def to_record(entry: PastDecision) -> DecisionRecord:
-    """Converts a decision for JSON; takes long for thousands of endpoints."""
+    """Converts a decision to its JSON form. With thousands of endpoints, this takes long."""
     schedule = entry.schedule
     return DecisionRecord(
         request_id=entry.request_id,
@@ -233,7 +237,7 @@ def _retained(known: LatencyPredictions) -> RetainedPredictions:
 
 
 def runner_up(run: ProfileRun) -> Endpoint | None:
-    """Returns the endpoint with the best score among those that were not picked first."""
+    """Returns the endpoint with the best score after the picked endpoint; None if there is no other."""
     first = run.picked[0] if run.picked else None
     others = [
         (total, each)
@@ -244,12 +248,12 @@ def runner_up(run: ProfileRun) -> Endpoint | None:
 
 
 def weighted(raw: float, weight: float) -> float:
-    """Contribution of a score to the total."""
+    """Returns the contribution of a score to the total: the score, clamped to 0..1, times the weight."""
     return min(max(raw, 0.0), 1.0) * weight
 
 
 def slo_ms(entry: PastDecision) -> dict[str, float]:
-    """Latency objectives of the request, if a predictor read them."""
+    """Returns the SLOs of the request in milliseconds; empty if no predictor read them."""
     for retained in entry.latency.values():  # all predictions of one request
         wanted = (("ttft", retained.slo.ttft_s), ("tpot", retained.slo.tpot_s))
         return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
@@ -257,7 +261,7 @@ def slo_ms(entry: PastDecision) -> dict[str, float]:
 
 
 def predicted(retained: RetainedPredictions, index: int) -> LatencyRecord:
-    """Prediction for the endpoint with that index."""
+    """Returns the prediction for the endpoint at `index`."""
     found = retained.numbers_ms[4 * index : 4 * index + 4]
     ttft, *others = (None if math.isnan(each) else round(each, 3) for each in found)
     return LatencyRecord(

@@ -1,4 +1,4 @@
-"""Plugins: the calls that each kind answers, and the declaration of a plugin type."""
+"""The protocols of all kinds of plugins, and the declaration of a plugin type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ LatencyProducer = Annotated[str, Refers(Kind.PRODUCER, LATENCY)]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Services that a plugin may use besides its parameters."""
+    """Services that a plugin may use in addition to its parameters."""
 
     name: str
     pool: Pool
@@ -52,13 +52,13 @@ class Surroundings:
     clock: Callable[[], float] = monotonic  # the director's clock
 
     def plugin(self, name: str) -> Any:
-        """A plugin that was named in `references`."""
+        """Returns the plugin `name`, which the parameters' `references` include."""
         return self.built[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginType:
-    """A row of the registry."""
+    """A plugin type in the registry."""
 
     type_name: str
     kinds: frozenset[Kind]
@@ -72,7 +72,9 @@ class PluginType:
 
 
 def built_elsewhere(_: object, __: object) -> None:
-    """Stands for plugins that another part of the picker creates from their parameters."""
+    """Constructor of plugin types whose objects another part of the picker creates from their parameters; returns
+    None.
+    """
 
 
 def plugin_type(
@@ -82,7 +84,7 @@ def plugin_type(
     parameters: type[Parameters] = NoParameters,
     **more: Any,
 ) -> PluginType:
-    """A row of the registry; `more` sets the optional columns."""
+    """Returns a row of the registry; `more` sets the optional fields."""
     wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
     return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 
@@ -96,7 +98,7 @@ def plugin(
     parameters: type[Parameters] = NoParameters,
     **more: Any,
 ) -> Callable[[_Build], _Build]:
-    """Declares the class, or the function, that makes plugins of a type."""
+    """Returns a decorator that declares a class or function as the constructor of a plugin type."""
 
     def declare(build: _Build) -> _Build:
         row = plugin_type(type_name, kinds, build, parameters, **more)
@@ -107,7 +109,7 @@ def plugin(
 
 
 class Plugin(Generic[_Parameters]):
-    """Base of plugins that make nothing of their parameters beforehand."""
+    """Base class of plugins that only store their parameters."""
 
     def __init__(self, parameters: _Parameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -115,141 +117,147 @@ class Plugin(Generic[_Parameters]):
 
 
 class Filter(Protocol):
-    """Drops candidates."""
+    """Plugin that removes candidate endpoints."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """The candidates that stay, in order."""
+        """Returns the candidates that remain, in the same order."""
 
 
 class Scorer(Protocol):
-    """Rates candidates."""
+    """Plugin that scores candidate endpoints."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """Returns a score for each candidate; the caller clamps scores to 0..1."""
 
 
 class Picker(Protocol):
-    """Chooses among rated candidates."""
+    """Plugin that chooses among scored candidates."""
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """Returns the chosen endpoints, best first; at least one."""
+        """Returns the chosen endpoints, the best first; at least one. `totals` are the candidates' weighted sums of
+        scores.
+        """
 
 
 class Producer(Protocol):
-    """Computes data for other plugins, usually before candidates are filtered and scored."""
+    """Plugin that computes data for other plugins, usually before candidates are filtered and scored."""
 
     def produce(self, cycle: Cycle) -> None:
-        """Fill in the cycle."""
+        """Stores the data in the cycle."""
 
 
 @runtime_checkable
 class Preparer(Protocol):
-    """Implemented by producers that have something to wait for."""
+    """Protocol of producers that must await a result."""
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Fill in the cycle before candidates are chosen."""
+        """Awaits the data and stores them in the cycle, before candidates are chosen."""
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Implemented by plugins that learn from decisions."""
+    """Protocol of plugins that are informed of decisions."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Called with the schedule of a request."""
+        """Called after each decision with the chosen endpoints."""
 
 
 class Identity(Protocol):
-    """Determines the fairness id of a request that names none."""
+    """Plugin that determines the fairness id of a request whose client sets none."""
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
-        """The fairness id; "" if the headers contain none."""
+        """Returns the fairness id; "" if the headers contain none."""
 
 
 class Admitter(Protocol):
-    """Decides whether a request is admitted."""
+    """Plugin that decides whether a request is admitted."""
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused`; called after the producers, before an endpoint is chosen."""
+        """Raises `Refused` if the request is not admitted. Called after the producers and before an endpoint is
+        chosen.
+        """
 
 
 class Reporter(Protocol):
-    """Computes numbers for the gateway from the usage that a response reported."""
+    """Plugin that computes numbers for the gateway from the token usage of a response."""
 
     def report(self, usage: Usage) -> Mapping[str, Mapping[str, float]]:
-        """Dynamic metadata, by namespace and key."""
+        """Returns dynamic metadata for Envoy, by namespace and key."""
 
 
 @runtime_checkable
 class Closer(Protocol):
-    """Implemented by plugins that hold something open."""
+    """Protocol of plugins that must release resources."""
 
     async def aclose(self) -> None:
-        """Releases resources; the picker is closing."""
+        """Releases the plugin's resources when the picker closes."""
 
 
 class Profile(Protocol):
-    """A scheduling profile, as handlers see it."""
+    """A scheduling profile, as profile handlers use it."""
 
     name: str
 
     def run(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> ProfileRun:
-        """Filter, score and pick; raises `Refused` if nothing is left."""
+        """Filters and scores the candidates, and picks. Raises `Refused` if no candidate remains."""
 
 
 class Handler(Protocol):
-    """Runs profiles."""
+    """Plugin that runs scheduling profiles for a request."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """Returns the endpoints for the request; raises `Refused`."""
+        """Returns the endpoints for the request. Raises `Refused`."""
 
 
 class Decider(Protocol):
-    """Decides whether a stage of a request runs on a separate endpoint."""
+    """Plugin that decides whether a stage of a request (prefill or encode) runs on a separate endpoint."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """True if the stage should run on another endpoint than `decode`."""
+        """True if the stage should run on another endpoint than the decode endpoint `decode`."""
 
 
 class Detector(Protocol):
-    """Computes the saturation of the pool, or of the endpoints that serve a stage: "prefill" or "decode"; None for
-    all.
+    """Plugin that computes the saturation of the pool. `stage` limits the computation to the endpoints of "prefill" or
+    "decode"; None means all endpoints.
     """
 
     def saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
-        """Saturation as the endpoints report it; 1.0 or more means no capacity."""
+        """Returns the saturation by the endpoints' reports; 1.0 and above mean that there is no capacity."""
 
     def expected_saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
-        """Like `saturation`, plus the requests sent since the endpoints reported; used where many requests are
-        admitted at once.
+        """Returns the saturation by the endpoints' reports and the requests that were sent since. Used when many
+        requests are admitted at once.
         """
 
 
 @runtime_checkable
 class FollowsUsage(Protocol):
-    """Implemented by plugins that use the token usage of responses; they make the picker follow responses."""
+    """Protocol of plugins that use the token usage of responses. Such a plugin makes the picker follow responses."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """Called with the usage that a response reported, before its end."""
+        """Called with the token usage that a response reported, before the response ends."""
 
 
 @runtime_checkable
 class FollowsTimes(Protocol):
-    """Implemented by plugins that use the latencies of complete responses; they make the picker follow responses."""
+    """Protocol of plugins that use the latencies of complete responses. Such a plugin makes the picker follow
+    responses.
+    """
 
     def timed(self, times: ResponseTimes) -> None:
-        """Called at the natural end of a response, before `ended`."""
+        """Called when a response has ended normally, before `ended`."""
 
 
 @runtime_checkable
 class FollowsResponse(Protocol):
-    """Implemented by plugins that hold state per request: they make the picker follow responses."""
+    """Protocol of plugins that hold state per request. Such a plugin makes the picker follow responses."""
 
     def first_token(self, ticket_id: int) -> None:
-        """The response began; from that alone nothing may follow."""
+        """Called when the first token of a response arrives; the response may still fail."""
 
     def ended(self, ticket_id: int) -> None:
-        """Called at the end of a request, however it ends."""
+        """Called at the end of a request, whether it succeeded or failed."""

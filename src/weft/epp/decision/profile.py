@@ -1,4 +1,4 @@
-"""A scheduling profile: filters in order, scorers summed, one picker."""
+"""A scheduling profile: runs filters in order, sums the weighted scores, and lets one picker choose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class PickerStep:
 
 
 class SchedulingProfile:
-    """Runs its plugins over the candidates of a request."""
+    """A scheduling profile with its plugins."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SchedulingProfile:
         self.picker = picker
 
     def run(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> ProfileRun:
-        """Filter, score and pick; raises `Refused` if the filters leave nothing."""
+        """Filters and scores the candidates, and picks. Raises `Refused` if no candidate remains after the filters."""
         run = ProfileRun(self.name, candidates)
         cycle.runs.append(run)
         run.scored = self._filter(cycle, run)

@@ -1,4 +1,4 @@
-"""Saturation of the pool: per stage, and as a whole."""
+"""Saturation of the pool, as a whole and per stage."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,8 +11,8 @@ EFFECTIVE = "effective"
 
 
 class PoolRoom:
-    """The saturation that flow control uses: that of the fuller stage, including requests sent since loads were
-    reported.
+    """The pool's saturation for flow control: the saturation of the fuller stage, including the requests sent since the
+    last load reports.
     """
 
     def __init__(self, pool: Pool, detector: Detector, clock: Callable[[], float]) -> None:
@@ -28,11 +28,11 @@ class PoolRoom:
         return not self._pool.ready
 
     def saturation(self) -> float:
-        """1.0 and above: no room."""
+        """Returns the saturation; 1.0 and above mean that there is no capacity."""
         return self.by_stage()[EFFECTIVE]
 
     def by_stage(self) -> dict[str, float]:
-        """The highest saturation of each stage."""
+        """Returns the saturation of each stage, and under `EFFECTIVE` the highest of them."""
         members = self._pool.ready
         if members is not self._members:  # the pool creates a new list whenever its members change
             self._members, self._stages = members, by_stage(members)
@@ -45,7 +45,7 @@ class PoolRoom:
         return rated | {EFFECTIVE: max(rated.values(), default=1.0)}
 
     def want_loads(self, *, is_wanted: bool) -> None:
-        """Requests the shortest poll interval while requests wait for room."""
+        """Switches the shortest poll interval on or off; it is on while requests wait."""
         if is_wanted and not self._pool.loads_wanted:
             self._pool.stir()
         self._pool.loads_wanted = is_wanted

@@ -1,4 +1,4 @@
-"""Records what happens to requests in the picker's metric series."""
+"""Updates the metric series of requests in the picker."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -22,7 +22,7 @@ KEEP_LEFT_S = 300.0
 
 
 class _Series:
-    """The series of one set of label values, cached because a look-up costs more than an observation."""
+    """The metric series of one set of label values, cached because a look-up costs more than an observation."""
 
     __slots__ = ("input_tokens", "requests", "size")
 
@@ -33,7 +33,9 @@ class _Series:
 
 
 class _ResponseSeries:
-    """Series of followed responses; without following, all would read zero."""
+    """Metric series of followed responses. They exist only if responses are followed: otherwise all of them would read
+    zero.
+    """
 
     __slots__ = ("cached", "duration", "itl", "ntpot", "output", "running", "size", "tpot", "ttft")
 
@@ -53,7 +55,7 @@ class _ResponseSeries:
 
 
 class _Attempts:
-    """Decisions by endpoint. Series of removed endpoints are deleted after a while."""
+    """Numbers of decisions by endpoint. The series of a removed endpoint is deleted after a while."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -68,7 +70,7 @@ class _Attempts:
         return self._counter.labels(*labels)
 
     def keep(self, endpoints: Sequence[Endpoint], now: float) -> None:
-        """Keeps the series of these endpoints, and for a while those of endpoints that left."""
+        """Keeps the series of these endpoints; deletes the series of endpoints that left long enough ago."""
         left = self._labels.keys() - {_place(endpoint) for endpoint in endpoints}
         self._left_at = {place: self._left_at.get(place, now) for place in left}
         for place, left_at in self._left_at.items():
@@ -84,8 +86,8 @@ def _place(endpoint: Endpoint) -> _Place:
 
 
 class RequestMetrics:
-    """Observes requests, and limits the number of label values. `follows` is True if the end of every response is
-    reported.
+    """Updates the series of requests, and limits the number of label values. `follows` is True if the end of every
+    response is reported.
     """
 
     def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
@@ -100,7 +102,7 @@ class RequestMetrics:
         self._queues = Rows(metrics.per_endpoint_queue_size)
 
     def labels(self, cycle: Cycle) -> _Labels:
-        """The labels every request series has."""
+        """Returns the values of the labels that every request series has."""
         names = self._metrics.model_names
         priority = str(cycle.priority)
         labels = (
@@ -117,12 +119,12 @@ class RequestMetrics:
         return labels
 
     def rewritten(self, rewrite: str, model: str, target: str) -> None:
-        """A model rewrite applied."""
+        """Counts a model rewrite."""
         names = self._metrics.model_names
         self._metrics.rewrites.labels(rewrite, names(model), names(target)).inc()
 
     def decided(self, cycle: Cycle, outcome: Schedule | Refused, duration_s: float) -> None:
-        """A decision was made, or refused."""
+        """Records a decision for an endpoint or a refusal."""
         metrics, labels = self._metrics, self.labels(cycle)
         series = self._of(labels)
         series.requests.inc()
@@ -139,15 +141,15 @@ class RequestMetrics:
         self._attempts.of(labels[1], outcome.target).inc()
 
     def opened(self, ticket: Ticket) -> None:
-        """A followed request was sent on."""
+        """Counts a request that was sent on and whose response is followed."""
         self._response(ticket.labels).running.inc()
 
     def next_piece(self, ticket: Ticket, gap_s: float) -> None:
-        """A streamed response went on."""
+        """Records the time between two pieces of a streamed response."""
         self._response(ticket.labels).itl.observe(gap_s)
 
     def ended(self, ticket: Ticket, ending: Ending, now: float) -> None:
-        """A followed request is over."""
+        """Records the end of a request whose response was followed."""
         series, usage = self._response(ticket.labels), ticket.usage
         series.running.dec()
         duration_s = now - ticket.started

@@ -1,4 +1,4 @@
-"""The decision for a request, and the ticket that lives until its response ends."""
+"""The decision for a request, and the ticket that exists until the response has ended."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTimes:
-    """Times of a response, by the picker's clock, and its number of tokens."""
+    """Times of a response by the picker's clock, and its number of tokens."""
 
     ticket_id: int
     arrived: float  # arrival of the request
@@ -103,8 +103,8 @@ class Decision:
 
 
 class OpenTickets:
-    """Followed tickets, oldest first; swept regularly, so that a response without a reported end is not kept for
-    ever.
+    """Tickets of followed requests, oldest first. A sweep removes old ones, so that a response whose end is never
+    reported does not stay for ever.
     """
 
     def __init__(self, ttl_s: float) -> None:
@@ -116,15 +116,15 @@ class OpenTickets:
         return len(self._open)
 
     def next_id(self) -> int:
-        """A number no other ticket has."""
+        """Returns a number that no other ticket has."""
         return next(self._ids)
 
     def add(self, ticket: Ticket, now: float) -> None:
-        """Adds a followed ticket, counted from the time of dispatch: the wait in the queue is left out."""
+        """Adds a followed ticket. Its age counts from the dispatch, without the wait in the queue."""
         self._open[ticket.id] = now, ticket
 
     def close(self, ticket: Ticket) -> bool:
-        """Closes a ticket; returns True for the first call only."""
+        """Removes a ticket; returns True for the first call only."""
         if ticket.is_over:
             return False
         ticket.is_over = True
@@ -132,7 +132,7 @@ class OpenTickets:
         return True
 
     def expired(self, now: float) -> list[Ticket]:
-        """Returns the tickets older than the limit."""
+        """Returns the tickets that are older than the limit."""
         old = []
         for opened, ticket in self._open.values():
             if now - opened <= self._ttl_s:

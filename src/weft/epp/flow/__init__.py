@@ -1,1 +1,1 @@
-"""Flow control: requests wait here, by priority and fairly, until the pool has room."""
+"""Flow control: requests wait here, by priority and fairly among flows, until the pool has capacity."""

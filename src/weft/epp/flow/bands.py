@@ -1,4 +1,6 @@
-"""`Band`: the waiting requests of one priority, in queues from which the fairness and ordering policies choose."""
+"""`Band`: the waiting requests of one priority, in queues. The fairness policy chooses a queue, and the ordering policy
+orders each queue.
+"""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ IDLE_BAND_S: Final = 600.0
 
 
 class Occupancy:
-    """Requests and bytes against limits."""
+    """Numbers of waiting requests and of their bytes, with limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -26,20 +28,20 @@ class Occupancy:
         return num_bytes <= self.limits.max_bytes
 
     def has_room(self, num_requests: int, num_bytes: int) -> bool:
-        """True if this many more requests and bytes fit; negative numbers stand for requests that leave."""
+        """True if this many more requests and bytes fit. Negative numbers stand for requests that leave."""
         return (
             self.num_requests + num_requests <= self.limits.max_requests
             and self.num_bytes + num_bytes <= self.limits.max_bytes
         )
 
     def add(self, num_requests: int, num_bytes: int) -> None:
-        """Counts requests and bytes that were added, or with negative numbers removed."""
+        """Adds to the numbers of requests and bytes; negative arguments subtract."""
         self.num_requests += num_requests
         self.num_bytes += num_bytes
 
 
 class Queue(ItemHeap):
-    """A queue of a band, also ordered by arrival."""
+    """A queue of a band, which also lists its requests by arrival."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,9 +49,9 @@ class Queue(ItemHeap):
 
 
 class _CostQueue(Queue):
-    """A queue whose flows are ordered by cost, and whose requests are ordered within each flow.
+    """A queue that orders flows by cost, and the requests within each flow.
 
-    Costs are read when a request may be dispatched: costs never fall, so a stored cost is at most the present one.
+    Costs are read when a request may be dispatched. Because costs never fall, a stored cost is at most the present one.
     """
 
     def __init__(self, ordering: CostOrdering) -> None:
@@ -97,14 +99,14 @@ class _CostQueue(Queue):
 
 
 class _Lengths:
-    """Queues by their length, to find the newest request of the longest queue among thousands."""
+    """Queues by length, to find the newest request of the longest queue quickly among thousands."""
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[Queue, None]] = {}
         self._longest = 0  # length of the longest queue, or more
 
     def moved(self, queue: Queue, before: int) -> None:
-        """Records a changed length of a queue; 0 removes the queue."""
+        """Records that a queue's length has changed; length 0 removes the queue."""
         if before:
             level = self._queues[before]
             del level[queue]
@@ -117,7 +119,9 @@ class _Lengths:
             self._longest -= 1
 
     def newest(self, down_to: int) -> Iterator[Item]:
-        """Yields the newest request of the longest queue, repeatedly, until no queue is longer than `down_to`."""
+        """Yields the newest request of the longest queue, repeatedly, until no queue is longer than `down_to`. A
+        yielded request no longer counts for the length of its queue.
+        """
         begun: list[Iterator[Item]] = []
         for length in range(self._longest, down_to, -1):
             level = self._queues.get(length, ())
@@ -151,7 +155,7 @@ class Band:
         return chain.from_iterable(queue.items for queue in self._queues.values())
 
     def add(self, item: Item) -> None:
-        """Adds an item to its queue."""
+        """Adds a request to its queue."""
         name = self.parts.fairness.queue_of(item.fairness_id)
         queue = self._queues.get(name)
         if queue is None:
@@ -165,19 +169,19 @@ class Band:
         self.used.add(1, item.num_bytes)
 
     def next(self, now: float) -> Item:
-        """Returns the next request to dispatch; the band must not be empty."""
+        """Returns the request to dispatch next. The band must not be empty."""
         name = self.parts.fairness.choose(self._queues, now)
         head = self._queues[name].head()
         assert head is not None
         return head
 
     def served(self, item: Item) -> None:
-        """Marks the item as dispatched: its queue has had its turn."""
+        """Moves the queue of a dispatched request behind all other queues."""
         name = self.parts.fairness.queue_of(item.fairness_id)
         self._queues[name] = self._queues.pop(name)
 
     def remove(self, item: Item, now: float) -> None:
-        """Removes an item that no longer waits."""
+        """Removes a request that no longer waits."""
         item.is_waiting = False
         self.used.add(-1, -item.num_bytes)
         self.last_used = now
@@ -191,14 +195,16 @@ class Band:
             del self._queues[name]
 
     def surplus(self, item: Item) -> Iterator[Item]:
-        """Yields the items to evict for this one: the newest of flows that have more waiting requests than its own
-        flow.
+        """Yields the requests to evict in favour of `item`: the newest requests of flows that have more waiting
+        requests than the flow of `item`.
         """
         own = self._queues.get(self.parts.fairness.queue_of(item.fairness_id))
         return self._lengths.newest(1 + (0 if own is None else len(own)))
 
     def newest(self) -> Iterator[Item]:
-        """The newest of the longest queue, and so on until all have left."""
+        """Yields all requests of the band in the order of eviction: each time the newest request of the queue that is
+        longest then.
+        """
         return self._lengths.newest(0)
 
 
@@ -215,19 +221,19 @@ class Bands:
         return iter(self._by_priority.values())
 
     def of(self, priority: int, now: float) -> Band:
-        """The band of a priority; creates a band for a new priority."""
+        """Returns the band of a priority; creates the band if it does not exist."""
         found = self._by_priority.get(priority)
         return self._open(priority, now) if found is None else found
 
     def below(self, priority: int) -> Iterator[Item]:
-        """Yields items of lower priorities, the newest of the lowest priority first."""
+        """Yields the requests of lower priorities in the order of eviction, the lowest priority first."""
         for band in reversed(self._by_priority.values()):
             if band.priority >= priority:
                 return
             yield from band.newest()
 
     def sweep(self, now: float) -> None:
-        """Removes bands that are not configured and were unused for long."""
+        """Removes bands that are not configured and were not used for `IDLE_BAND_S`."""
         for band in list(self):
             is_configured = band.priority == 0 or band.priority in self._parts.bands
             if not is_configured and not band and now - band.last_used > IDLE_BAND_S:

@@ -1,7 +1,7 @@
-"""`FlowControl`: requests wait until the pool has capacity, and are dispatched on events: a request arrives, ends or
+"""`FlowControl`: requests wait until the pool has capacity. Events trigger their dispatch: a request arrives, ends or
 gets its first token; an endpoint reports its load, joins or leaves.
 
-Belongs to one event loop.
+The object belongs to one event loop.
 """
 
 import asyncio
@@ -56,10 +56,10 @@ class Room(Protocol):
         """True if the pool has no endpoints."""
 
     def saturation(self) -> float:
-        """1.0 and above: no room."""
+        """Returns the saturation; 1.0 and above mean that there is no capacity."""
 
     def want_loads(self, *, is_wanted: bool) -> None:
-        """Requests the shortest poll interval while requests wait for room."""
+        """Switches the shortest poll interval on or off; it is on while requests wait."""
 
 
 class FlowControl:
@@ -88,11 +88,13 @@ class FlowControl:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait now."""
+        """Number of waiting requests."""
         return self._used.num_requests
 
     async def admit(self, item: Item) -> Any:
-        """Waits until there is room and returns the result of `item.place`; raises `Refused`."""
+        """Waits until the pool has capacity for the request and returns the result of `item.place`. Raises
+        `Refused`.
+        """
         started = perf_counter()
         band = self._bands.of(item.priority, self._clock())
         outcome = Outcome.REJECTED_OTHER if self._is_closed else self._make_room(item, band)
@@ -122,21 +124,23 @@ class FlowControl:
             item.let_go()
 
     def wake(self) -> None:
-        """Schedules a dispatch cycle for the next turn of the event loop, because there may be room now."""
+        """Schedules a dispatch cycle for the next turn of the event loop; called when the pool may have capacity
+        again.
+        """
         if self._used.num_requests and not self._is_woken:
             self._is_woken = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def sweep(self) -> None:
-        """Removes unused state; called every few seconds."""
+        """Removes unused bands; called every few seconds."""
         self._bands.sweep(self._clock())
 
     def refresh_series(self) -> None:
-        """Bring the gauges up to date."""
+        """Updates the gauges."""
         self._series.refresh(self._bands, self._used, self._clock())
 
     def close(self) -> None:
-        """Refuses all waiting requests, and all further ones."""
+        """Refuses all waiting requests and all later ones."""
         self._is_closed = True
         for band in self._bands:
             for item in list(band):
@@ -145,10 +149,11 @@ class FlowControl:
     # -- capacity -------------------------------------------------------------------------------
 
     def _make_room(self, item: Item, band: Band) -> Outcome | None:
-        """Makes room for an item in its band, if necessary by evicting others; returns the outcome of the refusal if
-        that fails.
+        """Evicts waiting requests if a limit leaves no room for `item`. Returns the outcome of the refusal if even that
+        is not enough; otherwise None.
 
-        Flows share a band's room, and bands of higher priority take global room from lower ones.
+        The flows of a band share the band's limit. Bands of higher priority take room of the global limit from lower
+        ones.
         """
         leaving: dict[Item, None] = {}
         for used, others in (
@@ -173,7 +178,7 @@ class FlowControl:
     # -- dispatch -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Dispatches the requests for which there is capacity, a few at a time."""
+        """Dispatches requests while there is capacity, a limited number per turn of the event loop."""
         self._is_woken = False
         if self._room.is_empty != self._was_empty:
             self._change_regime()
@@ -192,7 +197,9 @@ class FlowControl:
             self._plan_look()
 
     def _next(self) -> Item | None:
-        """Returns the next request of the highest waiting band, unless the band's ceiling is reached."""
+        """Returns the next request of the highest band with waiting requests; None if the saturation has reached the
+        band's ceiling.
+        """
         saturation = self._room.saturation()
         bands = list(self._bands)
         ceilings = self._parts.usage_limit.ceilings([band.priority for band in bands], saturation)
@@ -231,17 +238,19 @@ class FlowControl:
         self.wake()
 
     def _rest(self) -> None:
-        """Stops dispatching while no request waits."""
+        """Cancels the timers and the fast polling of load; called when no request waits."""
         self._room.want_loads(is_wanted=False)
         for timer in (self._look_again, self._timer):
             if timer is not None:
                 timer.cancel()
         self._look_again = self._timer = None
 
-    # -- ends -----------------------------------------------------------------------------------
+    # -- end of a wait --------------------------------------------------------------------------
 
     def _watch(self, item: Item, band: Band) -> None:
-        """Sets the deadline of an item: its budget from now on, bounded by the longer of the two budgets in all."""
+        """Sets the deadline of a waiting request: the time to live for the pool's present state (with or without
+        endpoints) counts from now, but the whole wait is at most the longer of the two times to live.
+        """
         here_s = min(band.parts.ttl_s, item.own_ttl_s)
         nowhere_s = min(self._parts.no_endpoint_ttl_s, item.own_ttl_s)
         budget_s = nowhere_s if self._was_empty else here_s
@@ -250,7 +259,7 @@ class FlowControl:
         self._deadlines.push(item, item.deadline)
 
     def _change_regime(self) -> None:
-        """The pool got its first endpoint, or lost its last one: every waiting request gets the other time to live."""
+        """Sets new deadlines for all waiting requests, because the pool got its first endpoint or lost its last one."""
         self._was_empty = self._room.is_empty
         self._deadlines = ItemHeap()
         for band in self._bands:
@@ -259,7 +268,7 @@ class FlowControl:
         self._arm()
 
     def _arm(self) -> None:
-        """Sets the timer to the first deadline."""
+        """Sets the timer to the earliest deadline."""
         head = self._deadlines.head()
         if head is None or math.isinf(head.deadline):
             return
@@ -292,8 +301,8 @@ class FlowControl:
         return Refused(status, message, reason, retry_after_s=self._retry_after_s(reason))
 
     def _retry_after_s(self, reason: Drop) -> int | None:
-        """Seconds until the requests that wait now are dispatched, at the recent rate; as long as requests have waited
-        already while there is no rate.
+        """Returns the estimated seconds until the requests that wait now are dispatched, at the recent rate; None
+        during a shutdown.
         """
         if reason is Drop.SHUTTING_DOWN:
             return None
@@ -308,7 +317,7 @@ class FlowControl:
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(expected_s)))
 
     def _end(self, item: Item, outcome: Outcome) -> None:
-        """Ends the wait of an item."""
+        """Removes a request from its queue, and records the outcome of its wait."""
         now = self._clock()
         self._bands.of(item.priority, now).remove(item, now)
         self._used.add(-1, -item.num_bytes)

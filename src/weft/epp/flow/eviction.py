@@ -1,4 +1,4 @@
-"""`Evictor`: revokes running requests to make room for waiting ones of higher priority."""
+"""`Evictor`: revokes running requests to free capacity for waiting requests of higher priority."""
 
 import heapq
 import math
@@ -19,7 +19,9 @@ MAX_A_ROUND: Final = 8
 
 
 class Evictor:
-    """Revokes running requests of lower priority, a few at a time, and at most once per report of load."""
+    """Revokes running requests of lower priority, a few at a time; the next round begins when the revoked requests have
+    ended and new load reports are expected.
+    """
 
     def __init__(
         self, parts: EvictionParts, series: FlowSeries, clock: Callable[[], float]
@@ -35,20 +37,20 @@ class Evictor:
         self._quiet_until = -math.inf
 
     def opened(self, lease: Lease) -> None:
-        """A request was sent on."""
+        """Records a request that was sent to an endpoint."""
         self._leases[lease.id] = lease
         if self._parts.filter.accepts(lease):
             self._evictable.setdefault(lease.priority, {})[lease.id] = lease
 
     def ended(self, lease_id: int) -> None:
-        """Records the end of a request, however it ended."""
+        """Records the end of a request, whether it succeeded or failed."""
         self._forget(lease_id)
         issued = self._pending.pop(lease_id, None)
         if issued is not None:
             self._confirmed("confirmed", self._clock() - issued)
 
     def reclaim(self, priority: int, num_waiting: int, saturation: float, ceiling: float) -> None:
-        """Revokes requests to make room for `num_waiting` requests of a priority whose ceiling is reached."""
+        """Revokes running requests in favour of `num_waiting` requests of a priority whose ceiling is reached."""
         now = self._clock()
         for lease_id in [each for each, issued in self._pending.items()
                          if now - issued > CONFIRMATION_TIMEOUT_S]:  # fmt: skip

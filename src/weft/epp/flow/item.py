@@ -1,4 +1,4 @@
-"""Waiting requests, their outcomes, heaps of them, and leases of running requests."""
+"""Waiting requests, the outcomes of their waits, heaps of them, and leases of running requests."""
 
 import asyncio
 import heapq
@@ -16,7 +16,7 @@ TTL_HEADER: Final = "x-llm-d-request-ttl-ms"
 
 
 class Outcome(StrEnum):
-    """How a wait ended, in the reference's words."""
+    """Outcome of a request's wait, with the names of llm-d's reference picker."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
@@ -32,8 +32,8 @@ class Outcome(StrEnum):
 class Item:
     """A waiting request.
 
-    `place` chooses its endpoint and counts the request there, in one turn of the event loop. `abandon` undoes that if
-    the waiting task was cancelled meanwhile.
+    `place` chooses its endpoint and counts the request there, in one turn of the event loop. `abandon` undoes the
+    counting if the waiting task was cancelled meanwhile.
     """
 
     priority: int
@@ -53,15 +53,15 @@ class Item:
     )
 
     def let_go(self) -> None:
-        """Drops the request of an ended item. Heaps may keep the item for a while, but not its request, which may
-        take megabytes.
+        """Drops the reference to the request, which may take megabytes. Heaps may hold the item itself a while
+        longer.
         """
         del self.place, self.abandon, self.done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A request in flight."""
+    """A running request that flow control dispatched."""
 
     id: int
     priority: int
@@ -70,7 +70,9 @@ class Lease:
 
 
 def own_ttl_s(headers: Mapping[str, str]) -> float:
-    """Returns the longest wait that a request's headers allow; infinity if they do not say. Raises `Refused`."""
+    """Returns the maximum wait in seconds that a request's headers set; infinity without such a header. Raises
+    `Refused` for an invalid header.
+    """
     text = headers.get(TTL_HEADER)
     if text is None:
         return math.inf
@@ -86,10 +88,10 @@ def own_ttl_s(headers: Mapping[str, str]) -> float:
 
 
 class ItemHeap:
-    """Waiting items, smallest number first.
+    """Heap of waiting requests, ordered by a number, smallest first.
 
-    Items that no longer wait are dropped when they reach the top, and all at once when they are most of the heap, so
-    that disconnected clients do not make it grow.
+    Requests that no longer wait are dropped when they reach the top, and all at once when they are most of the heap. So
+    disconnected clients do not make the heap grow.
     """
 
     _MIN_SWEPT: Final = 32
@@ -103,18 +105,18 @@ class ItemHeap:
         return len(self._heap) - self._num_left
 
     def push(self, item: Item, order: float) -> None:
-        """Adds an item; of equal ones, the first added comes first."""
+        """Adds a request with its number. Among equal numbers, the request added first comes first."""
         heapq.heappush(self._heap, (order, next(self._numbers), item))
 
     def head(self) -> Item | None:
-        """The first item, which stays in the heap."""
+        """Returns the first request without removing it; None if the heap is empty."""
         while self._heap and not self._heap[0][2].is_waiting:
             heapq.heappop(self._heap)
             self._num_left -= 1
         return self._heap[0][2] if self._heap else None
 
     def left(self, _: Item) -> None:
-        """Counts an item that no longer waits."""
+        """Counts a request of the heap that no longer waits."""
         self._num_left += 1
         if self._num_left > max(self._MIN_SWEPT, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].is_waiting]

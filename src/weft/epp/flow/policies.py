@@ -1,4 +1,4 @@
-"""Protocols of flow-control policies, and the parts of flow control."""
+"""Protocols of the flow-control policies, and the policies and limits of one configuration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,56 +9,60 @@ from weft.epp.flow.item import Item, ItemHeap, Lease
 
 
 class FairnessPolicy(Protocol):
-    """Shares a band among its flows."""
+    """Policy that shares a band among its flows."""
 
     def queue_of(self, fairness_id: str) -> str:
-        """Name of the queue for requests of this flow."""
+        """Returns the name of the queue for requests of the flow `fairness_id`."""
 
     def choose(self, queues: Mapping[str, ItemHeap], now: float) -> str:
-        """Name of the queue whose first request is dispatched next. No queue is empty; the first one was served
-        longest ago.
+        """Returns the name of the queue whose first request is dispatched next. No queue is empty; the queue that was
+        served longest ago is first.
         """
 
 
 class OrderingPolicy(Protocol):
-    """Orders the requests of a queue."""
+    """Policy that orders the requests of a queue."""
 
     def order(self, item: Item, ttl_s: float) -> float:
-        """Rank of an item, smaller first; `ttl_s` is its longest wait, infinite if there is no limit."""
+        """Returns the sort key of a request, smaller first. `ttl_s` is its maximum wait in seconds, infinite without a
+        limit.
+        """
 
 
 @runtime_checkable
 class CostOrdering(OrderingPolicy, Protocol):
-    """Orders first by the cost of a request's flow, which changes while the request waits."""
+    """Ordering policy that first compares the costs of the requests' flows. Costs change while requests wait."""
 
     def cost(self, fairness_id: str) -> float:
-        """Cost of a flow, smaller first. A cost never falls: decay lowers all flows' costs alike, and is left out."""
+        """Returns the cost of a flow; flows with smaller costs come first. A cost never falls: decay would lower all
+        costs alike, so it is left out.
+        """
 
 
 class UsageLimitPolicy(Protocol):
-    """Sets the saturation up to which each band may dispatch."""
+    """Policy that sets the saturation up to which each band may dispatch."""
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
-        """Returns a ceiling for each priority; priorities are in descending order."""
+        """Returns the maximum saturation for each priority. `priorities` are in descending order."""
 
 
 class EvictionFilter(Protocol):
-    """Decides which running requests may be revoked."""
+    """Policy that decides which running requests may be evicted."""
 
     def accepts(self, lease: Lease) -> bool:
         """True if this request may be evicted."""
 
 
 class EvictionOrder(Protocol):
-    """Orders the requests that may be revoked."""
+    """Policy that orders the running requests that may be evicted."""
 
     def key(self, lease: Lease) -> tuple[float, ...]:
-        """Sort key, smaller first."""
+        """Returns the sort key of a running request; the request with the smallest key is evicted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits on waiting requests and bytes."""
+    """Maximum numbers of waiting requests and of their bytes."""
 
     max_requests: float = math.inf
     max_bytes: float = math.inf
@@ -66,7 +70,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandParts:
-    """The plugins and limits of one band."""
+    """The policies and limits of one band."""
 
     limits: Limits
     ttl_s: float  # time to live in the queue while the pool has endpoints
@@ -76,7 +80,7 @@ class BandParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionParts:
-    """The plugins that decide which running requests are revoked for others."""
+    """The policies that decide which running requests are evicted for others."""
 
     filter: EvictionFilter
     order: EvictionOrder
@@ -84,7 +88,7 @@ class EvictionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowParts:
-    """Flow control, built from a configuration."""
+    """The policies and limits of flow control, created from a configuration."""
 
     limits: Limits  # of all bands together
     no_endpoint_ttl_s: float
@@ -96,6 +100,6 @@ class FlowParts:
 
     @property
     def max_wait_s(self) -> float:
-        """The longest possible wait of a request."""
+        """Maximum seconds that a request may wait."""
         bands = (*self.bands.values(), self.default_band, self.default_negative_band)
         return max(self.no_endpoint_ttl_s, *(band.ttl_s for band in bands))

@@ -1,4 +1,6 @@
-"""`Programs`: state of policies per flow. Clients choose flow names, so the number of flows is bounded."""
+"""`Programs`: records that flow-control policies keep per flow. Their number is bounded, because clients choose the
+names of flows.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,12 +17,14 @@ _Program = TypeVar("_Program", bound=_Dated)
 
 
 def decayed(amount: float, since_s: float, half_life_s: float) -> float:
-    """Amount after exponential decay; unchanged if the half-life is 0."""
+    """Returns the amount after exponential decay over `since_s`; unchanged if the half-life is 0."""
     return amount * math.exp2(-since_s / half_life_s) if amount and half_life_s else amount
 
 
 class Programs(Generic[_Program]):
-    """State by flow name, least recently used first. Unused entries are dropped after `ttl_s`; 0 means never."""
+    """Records by flow name, least recently used first. A record that is not used for `ttl_s` is dropped; 0 means
+    never.
+    """
 
     def __init__(
         self,
@@ -41,15 +45,15 @@ class Programs(Generic[_Program]):
         return len(self._of)
 
     def get(self, name: str) -> _Program | None:
-        """Returns the record of a flow; None if there is none."""
+        """Returns the record of a flow; None if the flow has no record."""
         return self._of.get(name)
 
     def items(self) -> Iterable[tuple[str, _Program]]:
-        """Returns all flows with their records."""
+        """Returns the name and the record of each flow."""
         return self._of.items()
 
     def used(self, name: str) -> _Program:
-        """Returns the record of a flow, and creates it for a new flow."""
+        """Returns the record of a flow and marks it as used; creates the record if there is none."""
         now = self._clock()
         program = self._of.pop(name, None) or self._make(now)
         self._of[name] = program
@@ -57,7 +61,9 @@ class Programs(Generic[_Program]):
         return program
 
     def _forget(self, now: float) -> None:
-        """Drops records that were unused for long, from time to time, and the oldest ones if there are too many."""
+        """From time to time, drops records that were not used for long, and the least recently used ones above the
+        maximum number.
+        """
         if len(self._of) > _MAX_PROGRAMS:
             del self._of[next(iter(self._of))]
         if now - self._swept_at < self._sweep_every_s:

@@ -1,4 +1,4 @@
-"""The series of flow control."""
+"""Metric series of flow control."""
 
 import math
 from collections import Counter as Counts
@@ -102,7 +102,7 @@ class FlowSeries:
         ).labels(pool)
 
     def enqueued(self, item: Item, seconds: float, outcome: Outcome | None) -> None:
-        """Records that a request was queued (None) or refused."""
+        """Records that a request was queued (`outcome` is None) or refused at once."""
         _, _, fairness_id, priority = item.labels
         named = "NotYetFinalized" if outcome is None else outcome
         self._enqueue_duration.labels(fairness_id, priority, named).observe(seconds)
@@ -110,7 +110,7 @@ class FlowSeries:
             self._used_at[self._flow(item)] = item.arrived
 
     def ended(self, item: Item, outcome: Outcome, seconds: float) -> None:
-        """A request's wait is over."""
+        """Records the outcome of a request's wait."""
         model, target, fairness_id, priority = item.labels
         self._requests.labels(outcome, priority, self._pool).inc()
         self._queue_duration.labels(
@@ -118,11 +118,11 @@ class FlowSeries:
         ).observe(seconds)
 
     def revoked(self, priority: int) -> None:
-        """Records that a running request was revoked for a request of this priority."""
+        """Records that a running request was evicted for a request of this priority."""
         self._issued.labels(str(priority), self._pool).inc()
 
     def revocation_ended(self, outcome: str, seconds: float | None) -> None:
-        """Records that the stream of a revoked request ended, or did not end in time."""
+        """Records that the stream of an evicted request ended, or did not end in time."""
         self._revocations.labels(outcome, self._pool).inc()
         if seconds is not None:
             self._confirmation.observe(seconds)

@@ -1,8 +1,8 @@
-"""`AccessReviewer`: asks Kubernetes whether the owner of a token may GET a page, like controller-runtime's filter for
-metrics: a TokenReview finds the user, and a SubjectAccessReview decides whether the user may `get` the path, a
+"""`AccessReviewer`: asks Kubernetes whether the owner of a token may GET a page. Like controller-runtime's filter for
+metrics, a TokenReview finds the user, and a SubjectAccessReview decides whether the user may `get` the path, a
 non-resource URL.
 
-Without an answer, access is refused.
+Access is refused if Kubernetes does not answer.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _UNAVAILABLE: Final = 503
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewLimits:
-    """Times for which answers are cached, as in controller-runtime, and limits of requests to Kubernetes."""
+    """Times for which answers are cached, as in controller-runtime, and limits on the requests to Kubernetes."""
 
     token_s: float = 60.0
     allowed_s: float = 300.0
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class _Cache(Generic[T]):
-    """Values that count for a while, by a digest of their keys; the oldest make room."""
+    """Values that are valid for a limited time, by a digest of their keys. A full cache drops its oldest values."""
 
     def __init__(self, max_entries: int, clock: Callable[[], float]) -> None:
         self._max_entries = max_entries
@@ -81,7 +81,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
     def get(self, key: bytes) -> tuple[T] | None:
-        """The cached value, in a tuple because the value may be None."""
+        """Returns the cached value in a tuple, because the value may be None; None if no valid value is cached."""
         found = self._entries.get(key)
         if found is None or self._clock() >= found[0]:
             return None
@@ -95,7 +95,7 @@ class _Cache(Generic[T]):
 
 
 class AccessReviewer:
-    """Guards pages by Kubernetes tokens. Created and closed on one event loop."""
+    """Authorizes requests for pages by Kubernetes tokens. Created and closed on one event loop."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class AccessReviewer:
         self._has_failed = False  # True once a failure was logged
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """Status and message of a refusal; None if the token may see the page."""
+        """Returns the status and the message of a refusal; None if the token's owner may read the page."""
         if not token:
             return (
                 _UNAUTHORIZED,
@@ -132,7 +132,7 @@ class AccessReviewer:
         return refusal
 
     async def close(self) -> None:
-        """Close connections."""
+        """Closes the connections."""
         await self._api.close()
 
     async def _review(self, token: bytes, path: str) -> tuple[int, str] | None:
@@ -179,7 +179,7 @@ class AccessReviewer:
     async def _fill_in(
         self, kind: tuple[str, str, str], spec: dict[str, Any], answer: type[T]
     ) -> T:
-        """Have the API server fill in a review; raises `ApiFailure`."""
+        """Sends a review to the API server and returns the result. Raises `ApiFailure`."""
         group, plural, name = kind
         body = {"apiVersion": f"{group}/v1", "kind": name, "metadata": {}, "spec": spec}
         async with self._slots:

@@ -1,7 +1,7 @@
-"""`ApiServer`: requests to Kubernetes' API server, each bounded in bytes and time. lightkube finds the server and its
-credentials, in the cluster or from a kubeconfig.
+"""`ApiServer`: requests to Kubernetes' API server, each with limits on bytes and time. lightkube finds the server and
+its credentials, in the cluster or from a kubeconfig.
 
-Its watch is not used: it waits for ever on a dead connection, and misses deletions after a 410.
+lightkube's watch is not used: it waits for ever on a dead connection, and misses deletions after a 410.
 """
 
 import os
@@ -26,7 +26,9 @@ CONFLICT: Final = 409  # the object has changed since it was read
 
 
 class ApiFailure(Exception):
-    """A request to the API server was refused or failed, or its answer cannot be read (status 0)."""
+    """Error of a request to the API server: the HTTP status of the refusal, or 0 if the request failed or the answer
+    cannot be read.
+    """
 
     def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -39,21 +41,21 @@ FORESEEN: Final = (ApiFailure, TimeoutError, msgspec.DecodeError)
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Why the API server refuses."""
+    """The reason for a refusal, as the API server sends it."""
 
     message: Annotated[str, msgspec.Meta(max_length=4096)] = ""
     code: int = 0
 
 
 class ApiServer:
-    """An API server, and the namespace of the credentials for it."""
+    """A connection to an API server. `namespace` is the namespace of its credentials."""
 
     def __init__(self, client: httpx2.AsyncClient, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
 
     async def get(self, path: str, params: Mapping[str, str], max_bytes: int) -> bytes:
-        """A whole answer."""
+        """Returns the whole body of an answer."""
         request = self._client.build_request("GET", path, params=dict(params), timeout=_timeout(10))
         return await self._whole(request, max_bytes)
 
@@ -105,7 +107,7 @@ class ApiServer:
             await response.aclose()
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes every connection."""
         await self._client.aclose()
 
 
@@ -133,7 +135,9 @@ async def _failure(path: str, response: httpx2.Response) -> ApiFailure:
 
 
 def connect(namespace: str | None) -> ApiServer:
-    """The API server that KUBECONFIG names, or the pod's own, or ~/.kube/config; raises `ConfigError`."""
+    """Connects to the API server of KUBECONFIG, of the pod's service account, or of ~/.kube/config, in this order.
+    Raises `ConfigError`.
+    """
     try:
         from lightkube.config import client_adapter, kubeconfig  # noqa: PLC0415 - an extra
     except ImportError as error:

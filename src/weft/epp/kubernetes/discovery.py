@@ -1,4 +1,4 @@
-"""Keeps the pool equal to the pods that an InferencePool, or a selector, selects."""
+"""Keeps the endpoints of the pool equal to the pods that an InferencePool or a label selector selects."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ _FIRST_SYNC_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The InferencePool to follow, by name, or the selector of pods."""
+    """The pods to follow: the name of an InferencePool, or a label selector."""
 
     pool_name: str = ""
     pool_group: str = "inference.networking.k8s.io"
@@ -47,14 +47,16 @@ class Wanted:
                 )
 
     def members(self) -> Members | None:
-        """Members of the pool if a selector alone defines them; None with an InferencePool. Raises `ConfigError`."""
+        """Returns the members of the pool if a label selector defines them; None with an InferencePool. Raises
+        `ConfigError`.
+        """
         if self.selector is None:
             return None
         check_selector(self.selector)
         return Members(self.selector, parse_ports(self.target_ports))
 
     def kind(self, namespace: str) -> Kind[InferencePool]:
-        """The InferencePool of that name; raises `ConfigError`."""
+        """Returns the kind of object to follow: the InferencePool with the configured name. Raises `ConfigError`."""
         if self.pool_group not in POOL_TYPES:
             raise ConfigError(
                 f"--pool-group {self.pool_group!r}: must be one of {', '.join(POOL_TYPES)}"
@@ -68,7 +70,7 @@ class Wanted:
 
 
 class KubernetesDiscovery:
-    """Owns connections and tasks, which `start` and `close` manage on one event loop."""
+    """Discovery of endpoints in Kubernetes. `start` and `close` manage its connections and tasks on one event loop."""
 
     def __init__(
         self,
@@ -105,7 +107,9 @@ class KubernetesDiscovery:
         return self._synced.is_set()
 
     async def start(self) -> None:
-        """Starts, and waits a short while for the first pods, so that a picker seldom starts without endpoints."""
+        """Starts the tasks and waits a short time for the first pods, so that a picker seldom starts without
+        endpoints.
+        """
         self._follow(self._static)
         if self._pools is not None:
             self._tasks.append(asyncio.create_task(self._pools.run(), name="picker InferencePool"))
@@ -139,7 +143,7 @@ class KubernetesDiscovery:
             self._follow(members)
 
     def _follow(self, members: Members | None) -> None:
-        """Switches to the pods of other members; known pods stay until the new ones are listed."""
+        """Switches to the pods of other members. The known pods remain until the new ones are listed."""
         former, self._members = self._members, members
         if members is not None:
             ports = ",".join(map(str, members.ports))
@@ -163,7 +167,7 @@ class KubernetesDiscovery:
         self._pods_task = asyncio.create_task(pods.run(), name="picker pods")
 
     def _pods_changed(self, pods: Reflector[Pod] | None = None) -> None:
-        """Puts the ready pods into the pool. Pods of a former selector are ignored."""
+        """Replaces the pool's endpoints by the ready pods. Pods of a former selector are ignored."""
         current = self._pods
         if current is None or self._members is None or not current.has_listed:
             return

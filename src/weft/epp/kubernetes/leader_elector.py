@@ -1,7 +1,7 @@
-"""`LeaderElector`: decides which of a pool's pickers leads, by a Lease that one of them holds.
+"""`LeaderElector`: decides which of a pool's pickers is the leader: the picker that holds a Lease object.
 
-Compatible with client-go, so that both kinds of picker can compete for one Lease. A candidate measures itself how
-long the Lease was unchanged, and ignores the times in it: clocks of machines differ.
+Compatible with client-go, so that Weft's and llm-d's pickers can compete for one Lease. A candidate measures with its
+own clock how long the Lease was unchanged, and ignores the times in the Lease, because clocks of machines differ.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ _VERSION: Final = "coordination.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Times with the defaults of controller-runtime. A leader stops well before another candidate may take over."""
+    """Time limits of the election, with the defaults of controller-runtime. A leader stops well before another
+    candidate may take over.
+    """
 
     duration_s: int = 15  # a Lease that did not change for this long is free
     renew_deadline_s: float = 10.0  # a holder that could not renew for this long stops leading
@@ -39,7 +41,7 @@ USUAL: Final = LeaseTimes()
 
 
 class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Holder of a Lease, since when, and for how long."""
+    """The holder of a Lease, the time of its last renewal, and its duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: Annotated[int, msgspec.Meta(ge=0, le=86400)] | None = None
@@ -49,14 +51,14 @@ class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """A Lease; its metadata is written back unchanged."""
+    """A Lease object. Its metadata is written back unchanged."""
 
     metadata: dict[str, Any]
     spec: _LeaseSpec = _LeaseSpec()
 
 
 class LeaderElector:
-    """A candidate for leadership. `run` it as a task; `close` releases the Lease."""
+    """A candidate for leadership. `run` runs as a task; `close` releases the Lease."""
 
     def __init__(
         self,
@@ -91,13 +93,13 @@ class LeaderElector:
         )
 
     async def run(self) -> None:
-        """Try again and again, until the task is cancelled."""
+        """Tries to acquire or renew the Lease repeatedly, until the task is cancelled."""
         while True:
             await self.try_acquire_or_renew()
             await asyncio.sleep(self._times.retry_s * random.uniform(1.0, 1.2))
 
     async def try_acquire_or_renew(self) -> None:
-        """Takes the Lease if it is free, or renews it if this candidate holds it; failures are logged."""
+        """Acquires the Lease if it is free, or renews it if this candidate holds it. Failures are logged."""
         try:
             async with asyncio.timeout(self._times.renew_deadline_s / 2), self._writing:
                 await self._attempt()
@@ -113,7 +115,7 @@ class LeaderElector:
             _log.info("%s the Lease %s", "leading by" if self._was_leader else "lost", self._name)
 
     async def release(self) -> None:
-        """Stops competing, and releases the Lease, so that another candidate can take it at once."""
+        """Stops competing and releases the Lease, so that another candidate can acquire it at once."""
         self._is_released = True
         try:
             async with asyncio.timeout(self._times.retry_s), self._writing:
@@ -125,7 +127,7 @@ class LeaderElector:
             _log.warning("Lease %s could not be released: %r", self._name, error)
 
     async def close(self) -> None:
-        """Give the Lease back, and close connections. `run` has ended."""
+        """Releases the Lease and closes the connections. The task of `run` must have ended."""
         await self.release()
         await self._api.close()
 
@@ -172,7 +174,9 @@ class LeaderElector:
         )
 
     async def _write(self, lease: _Lease) -> _Lease:
-        """Creates the Lease, or replaces the version that was read; raises `ApiFailure` with 409 if it has changed."""
+        """Creates the Lease, or replaces the version that was read. Raises `ApiFailure` with status 409 if the Lease
+        has changed since.
+        """
         is_new = "resourceVersion" not in lease.metadata
         body = msgspec.json.encode(
             {"apiVersion": _VERSION, "kind": "Lease", **msgspec.to_builtins(lease)}

@@ -1,4 +1,4 @@
-"""Pods and InferencePools as the API server writes them: the few fields that are read."""
+"""The fields of pods and InferencePools that the picker reads from the API server."""
 
 import re
 from typing import Annotated, Final
@@ -29,7 +29,7 @@ _Pairs = Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=64)]
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of the objects' parts."""
+    """Base class of the objects inside a manifest."""
 
 
 class Condition(_Part, frozen=True):
@@ -59,7 +59,7 @@ class PodSpec(_Part, frozen=True):
 
 
 class ContainerStatus(_Part, frozen=True):
-    """Restart count of a container."""
+    """Number of restarts of a container."""
 
     name: str = ""
     restart_count: int = 0
@@ -88,9 +88,7 @@ class Pod(Object, frozen=True):
         return found == ["True"]
 
     def endpoints(self, ports: tuple[int, ...]) -> list[EndpointSpec]:
-        """Returns an endpoint for each port, named by its rank. A restart of the port's container gives a new
-        endpoint.
-        """
+        """Returns an endpoint for each port, named by its rank. After a restart, the pod's endpoints are new ones."""
         return [
             EndpointSpec(
                 name=f"{self.metadata.name}-rank-{rank}",
@@ -118,13 +116,13 @@ class Pod(Object, frozen=True):
 
 
 class TargetPort(_Part, frozen=True):
-    """A port of each pod."""
+    """A port on which each pod serves."""
 
     number: _Port
 
 
 class Selector(_Part, frozen=True):
-    """Labels that a pod must have, all of them."""
+    """Labels that a pod must have; all of them must match."""
 
     match_labels: _Pairs
 
@@ -159,12 +157,12 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class PoolV1(Object, frozen=True):
-    """An InferencePool of today."""
+    """An InferencePool of API version v1."""
 
     spec: PoolSpec
 
     def members(self) -> Members:
-        """Members that the pool selects."""
+        """Returns the label selector and the ports of the pool's pods."""
         ports = tuple(port.number for port in self.spec.target_ports)
         return Members(_selector(self.spec.selector.match_labels), ports, self.spec.app_protocol)
 
@@ -175,7 +173,7 @@ class PoolV1Alpha2(Object, frozen=True):
     spec: OlderPoolSpec
 
     def members(self) -> Members:
-        """Members that the pool selects."""
+        """Returns the label selector and the ports of the pool's pods."""
         return Members(_selector(self.spec.selector), (self.spec.target_port_number,))
 
 
@@ -189,7 +187,7 @@ POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
-    """Ports of the command line, "8000,8001"; raises `ConfigError`."""
+    """Returns the ports of a flag's value such as "8000,8001". Raises `ConfigError`."""
     words = text.split(",")
     ports = [int(word) for word in words if is_port(word)]
     if not len(set(ports)) == len(words) <= MAX_PORTS:
@@ -200,7 +198,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
 
 
 def check_selector(text: str) -> None:
-    """Checks that the API server would accept a label selector; raises `ConfigError`."""
+    """Raises `ConfigError` if the API server would reject the label selector."""
     for requirement in _BETWEEN_REQUIREMENTS.split(text):
         if not _REQUIREMENT.fullmatch(requirement.strip()):
             raise ConfigError(

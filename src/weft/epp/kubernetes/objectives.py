@@ -1,4 +1,4 @@
-"""InferenceObjectives and InferenceModelRewrites of a pool, from all API groups that have them."""
+"""InferenceObjectives and InferenceModelRewrites of a pool, read from all API groups that define these kinds."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -33,7 +33,7 @@ class InferenceObjective(Object, frozen=True):
 
 
 class InferenceModelRewrite(Object, frozen=True):
-    """An InferenceModelRewrite: replacement of model names."""
+    """An InferenceModelRewrite: replacement of the model names in requests."""
 
     spec: RewriteSpec
 

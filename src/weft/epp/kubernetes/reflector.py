@@ -1,4 +1,4 @@
-"""`Reflector`: the objects of one kind, listed once and then watched; known objects stay during failures."""
+"""`Reflector`: lists the objects of one kind once and then watches them. During failures, the known objects stay."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Object(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of kinds."""
+    """Base class of the kinds of objects."""
 
     metadata: Meta
 
@@ -61,7 +61,7 @@ T = TypeVar("T", bound=Object)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
-    """A kind of object: its path, and the type that it is decoded to."""
+    """A kind of object: its path in the API, and the type that its objects are decoded to."""
 
     path: str
     type: type[T]
@@ -86,7 +86,7 @@ USUAL: Final = Pace()
 
 
 class Reflector(Generic[T]):
-    """Keeps `objects` (by namespace/name) in step with the API server until its task is cancelled."""
+    """Keeps `objects` (by namespace/name) equal to the API server's objects until its task is cancelled."""
 
     def __init__(
         self, api: ApiServer, kind: Kind[T], changed: Callable[[], None], pace: Pace
@@ -103,7 +103,7 @@ class Reflector(Generic[T]):
         self._is_full = False
 
     async def run(self) -> None:
-        """Lists the objects, then watches them, again and again."""
+        """Lists the objects, then watches them; starts again after each failure."""
         while True:
             wait_s = 0.0
             started: float | None = None
@@ -124,7 +124,7 @@ class Reflector(Generic[T]):
             await asyncio.sleep(max(self._pauses.next_s() * random.uniform(0.5, 1.0), wait_s))
 
     def _failed(self, error: Exception) -> float:
-        """Note a failure; how long to wait at least."""
+        """Records a failure; returns the minimum seconds until the next attempt."""
         wait_s, is_torn = 0.0, isinstance(error, TimeoutError)
         if isinstance(error, ApiFailure):
             wait_s = error.retry_after_s * random.uniform(1.0, 1.2)
@@ -151,7 +151,9 @@ class Reflector(Generic[T]):
         self._is_lost = False
 
     async def _list(self) -> str:
-        """Lists all objects, page by page; only a complete list replaces the known objects."""
+        """Lists all objects, page by page. Only a complete list replaces the known objects. Returns the position from
+        which to watch.
+        """
         found: dict[str, T] = {}
         params = {**self._kind.params, "limit": str(_PAGE)}
         while True:
@@ -169,7 +171,7 @@ class Reflector(Generic[T]):
         return page.metadata.resource_version
 
     async def _watch(self) -> None:
-        """Applies events since the last one, until the stream ends."""
+        """Applies the events after the last known position until the stream ends."""
         timeout_s = self._pace.watch_s * random.uniform(0.8, 1.0)
         params = {
             **self._kind.params,
@@ -202,7 +204,7 @@ class Reflector(Generic[T]):
         self._version = meta.resource_version or self._version
 
     def _keep(self, into: dict[str, T], raw: msgspec.Raw) -> None:
-        """Stores an object; if it cannot be decoded, the earlier version stays."""
+        """Stores an object. If the object cannot be decoded, its earlier version stays."""
         meta = msgspec.json.decode(raw, type=Object).metadata
         key = _key(meta)
         try:
@@ -222,7 +224,7 @@ class Reflector(Generic[T]):
 
 
 async def _split(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yields complete lines, those of a chunk together. An incomplete line at the end is dropped."""
+    """Yields the complete lines of each chunk together. An incomplete line at the end of the stream is dropped."""
     rest = bytearray()
     async for chunk in chunks:
         rest += chunk

@@ -1,1 +1,1 @@
-"""Latency prediction: models that learn from each response, in the picker's process, in bounded memory."""
+"""Latency prediction: models in the picker's process that learn from each response, in bounded memory."""

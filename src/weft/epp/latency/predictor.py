@@ -1,5 +1,5 @@
-"""`Predictor`: predicts one latency for every endpoint, from its own responses, or while these are few from those of
-all endpoints.
+"""`Predictor`: predicts one kind of latency for every endpoint. It learns from the endpoint's responses and, while
+these are few, from the responses of all endpoints.
 """
 
 import math
@@ -23,10 +23,10 @@ _LOG_RANGE: Final = (math.log(_MIN_SECONDS), math.log(MAX_SECONDS))
 
 
 class LatencyModel:
-    """Model of one latency at one endpoint: a least-squares fit of its logarithm, and a margin that covers nine of
-    ten responses.
+    """Model of a latency at one endpoint: a least-squares fit of its logarithm, and a margin that covers nine of ten
+    responses.
 
-    The logarithm, because relative errors matter and times are positive (docs/decisions/0035 has the numbers).
+    The logarithm is used because relative errors matter and times are positive (docs/decisions/0035 has the numbers).
     """
 
     def __init__(self, num_features: int) -> None:
@@ -35,16 +35,16 @@ class LatencyModel:
         self.num_samples = 0
 
     def expected(self, features: Sequence[float]) -> float:
-        """Seconds on average."""
+        """Returns the expected seconds."""
         least, most = _LOG_RANGE
         return math.exp(min(max(self._line.predict(features), least), most))
 
     def predict(self, features: Sequence[float]) -> float:
-        """Seconds that nine of ten stay below."""
+        """Returns the seconds within which nine of ten responses stay."""
         return self.expected(features) * math.exp(self._log_margin)
 
     def learn(self, features: Sequence[float], seconds: float) -> None:
-        """Updates the model with a measured time."""
+        """Updates the model with a measured latency."""
         self.num_samples += 1
         if self.num_samples > 1:  # the first prediction had no samples to rely on
             step = max(_MARGIN_STEP, 1 / self.num_samples)
@@ -55,7 +55,9 @@ class LatencyModel:
 
 
 class Predictor:
-    """A model for each endpoint, and one for each role, used for endpoints with too few samples."""
+    """Predicts a latency with a model for each endpoint. For an endpoint with too few samples, a model of all endpoints
+    of its role is used.
+    """
 
     def __init__(self, num_features: int) -> None:
         self._num_features = num_features
@@ -63,7 +65,7 @@ class Predictor:
         self._of_role: dict[str, LatencyModel] = {}
 
     def predict(self, endpoint: Hashable, role: str, features: Sequence[float]) -> float | None:
-        """Predicted seconds; None while the role has too few samples."""
+        """Returns the predicted seconds; None while even the role has too few samples."""
         for model in (self._own.get(endpoint), self._of_role.get(role)):
             if model is not None and model.num_samples >= MIN_SAMPLES:
                 return model.predict(features)
@@ -72,7 +74,7 @@ class Predictor:
     def learn(
         self, endpoint: Hashable, role: str, features: Sequence[float], seconds: float
     ) -> None:
-        """Updates the models with a measured time of the endpoint; invalid times are ignored."""
+        """Updates the models with a measured latency of the endpoint. Invalid times are ignored."""
         if not _MIN_SECONDS <= seconds <= MAX_SECONDS:  # also excludes NaN
             return
         if endpoint not in self._own:
@@ -83,7 +85,7 @@ class Predictor:
         self._of_role[role].learn(features, seconds)
 
     def num_samples(self, endpoint: Hashable) -> int:
-        """Number of an endpoint's responses that the model has learned from."""
+        """Returns the number of the endpoint's responses that its model has learned from."""
         model = self._own.get(endpoint)
         return 0 if model is None else model.num_samples
 

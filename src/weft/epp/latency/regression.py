@@ -33,7 +33,7 @@ class LeastSquares:
         return _dot(self._weights, features)
 
     def learn(self, features: Sequence[float], target: float) -> None:
-        """Take in a sample."""
+        """Updates the weights with a sample."""
         spread = [_dot(row, features) for row in self._covariance]
         certainty = _FORGETTING + _dot(spread, features)
         error = (target - _dot(self._weights, features)) / certainty

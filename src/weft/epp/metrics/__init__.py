@@ -1,1 +1,1 @@
-"""The picker's Prometheus series, under the reference's names."""
+"""The picker's Prometheus series, with the names of llm-d's reference picker."""

@@ -1,4 +1,6 @@
-"""Series of the reference picker that this picker does not have, with reasons, for users of its dashboards."""
+"""Series of the reference picker that Weft's picker does not have, each with the reason, for users of its
+dashboards.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,5 +1,5 @@
-"""Histograms with labels for one event loop, with a `Tally` per set of label values, since a decision makes a dozen
-observations.
+"""Histograms with labels for use on one event loop. Each set of label values has its own `Tally`, because each decision
+makes a dozen observations.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,14 @@ from weft.core.observe.tally import Tally
 
 
 class Cells(Tally):
-    """The buckets of one set of label values, with the interface of the client library."""
+    """The buckets of one set of label values, with the interface of the Prometheus client library."""
 
     __slots__ = ()
     observe = Tally.add
 
 
 class Histogram(Collector):
-    """Cells by label values; a histogram without labels has a single set."""
+    """A histogram: its cells by label values. A histogram without labels has one set of cells."""
 
     def __init__(
         self, name: str, text: str, labels: Iterable[str], bounds: Iterable[float]
@@ -32,7 +32,7 @@ class Histogram(Collector):
             self.observe = self.labels().observe
 
     def labels(self, *values: str) -> Cells:
-        """The cells of these label values."""
+        """Returns the cells of these label values."""
         found = self._cells.get(values)
         if found is None:
             if len(values) != len(self._labels):
@@ -41,7 +41,7 @@ class Histogram(Collector):
         return found
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yields the metric family for the client library."""
+        """Yields the metric family for the Prometheus client library."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for values, cells in list(self._cells.items()):  # another thread may add entries meanwhile
             family.add_metric(values, buckets=cells.buckets(), sum_value=cells.sum)

@@ -1,4 +1,4 @@
-"""The picker's series once more, under the names and labels that older dashboards use."""
+"""Exposes the picker's series a second time, with the names and labels that older dashboards use."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -65,14 +65,14 @@ _OLDER_LABELS: Final = {"model_server_endpoint": "model_server_pod", "endpoint_n
 
 
 class WithOlderNames:
-    """Collects a registry, and each family that had an older name once more under that."""
+    """Collects a registry; a metric family that has an older name is returned under both names."""
 
     def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
         self._registry = registry
         self._prefix = prefix
 
     def collect(self) -> Iterator[Metric]:
-        """Every family under every name."""
+        """Yields every metric family, under each of its names."""
         for family in self._registry.collect():
             yield family
             older = OLDER_NAMES.get(family.name.removeprefix(self._prefix))

@@ -1,4 +1,4 @@
-"""Prometheus series of the picker, under the names that the reference's dashboards use."""
+"""Prometheus series of the picker, with the names that llm-d's dashboards use."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ class Timer(Protocol):
     """Records durations: a histogram with its label values set."""
 
     def observe(self, amount: float) -> None:
-        """Add one duration in seconds."""
+        """Adds one duration in seconds."""
 
 
 class NameCap:
-    """Passes the first values unchanged, and replaces further ones, and those that are too long, by "other".
+    """Limits the number and the length of a label's values.
 
-    The number and the length of label values must be bounded.
+    The first values pass unchanged. Further values, and values that are too long, are replaced by "other".
     """
 
     def __init__(self, limit: int = MAX_LABEL_VALUES) -> None:
@@ -66,7 +66,7 @@ class NameCap:
         self.allowed: frozenset[str] = frozenset()
 
     def __call__(self, value: str) -> str:
-        """`value`, or "other" if it is too long or there are too many values."""
+        """Returns `value`, or "other" if it is too long or the maximum number of values is reached."""
         if len(value) > MAX_LABEL_CHARS:
             return OTHER
         if value in self._seen or value in self.allowed:
@@ -79,7 +79,7 @@ class NameCap:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A series, as the reference pages list it."""
+    """A series as the reference documentation lists it."""
 
     name: str  # the name as exposed
     kind: str
@@ -88,7 +88,7 @@ class Declared:
 
 
 class PickerMetrics:
-    """All series; each picker has its own registry, so that several can run in one process."""
+    """All series of a picker. Each picker has its own registry, so that several can run in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -107,7 +107,7 @@ class PickerMetrics:
         self._make_load_series()
 
     def before_text(self, refresh: Callable[[], None]) -> None:
-        """Registers `refresh`, which is called before the series are read."""
+        """Registers a function that is called before the series are read."""
         self._refreshers.append(refresh)
 
     def text(self) -> bytes:
@@ -116,23 +116,25 @@ class PickerMetrics:
         return self.rendered()
 
     def refresh(self) -> None:
-        """Calls the registered functions; on the event loop."""
+        """Calls the functions of `before_text`, on the event loop."""
         for refresh in self._refreshers:
             refresh()
 
     def rendered(self) -> bytes:
-        """The metrics page, from the present values; on any thread, because it takes long with thousands of series."""
+        """Returns the metrics page with the present values. May run on any thread, because it takes long with thousands
+        of series.
+        """
         exposed = CollectorRegistry()
         exposed.register(WithOlderNames(self.registry, PREFIX))
         return generate_latest(exposed)
 
     def counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-        """A new counter; `_total` is added."""
+        """Creates a counter; "_total" is appended to the name."""
         self._declare(f"{name}_total", "counter", text, labels)
         return Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
 
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        """Returns a gauge, shared by all plugins of one type."""
+        """Returns a gauge. All plugins of a type share the gauge of the same name."""
         if name not in self._gauges:
             self._declare(name, "gauge", text, labels)
             self._gauges[name] = Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
@@ -141,7 +143,7 @@ class PickerMetrics:
     def histogram(
         self, name: str, text: str, labels: Iterable[str], buckets: Iterable[float]
     ) -> Histogram:
-        """A new histogram."""
+        """Creates a histogram."""
         self._declare(name, "histogram", text, labels)
         made = Histogram(PREFIX + name, text, labels, buckets)
         self.registry.register(made)
@@ -151,7 +153,7 @@ class PickerMetrics:
         self.declared.append(Declared(PREFIX + name, kind, tuple(labels), text))
 
     def make_stream_series(self) -> None:
-        """Creates the series of ext_proc streams, if they are switched on."""
+        """Creates the series of ext_proc streams if they are enabled."""
         self.streams_inflight = self.gauge(
             "extproc_streams_inflight", "Number of open ext_proc streams."
         )
@@ -163,13 +165,13 @@ class PickerMetrics:
         )
 
     def make_index_series(self) -> "IndexSeries":
-        """Creates the series of precise prefix indexes, if an index is to be measured."""
+        """Creates the series of precise prefix indexes."""
         if self._index is None:
             self._index = IndexSeries(self)
         return self._index
 
     def make_latency_series(self) -> "LatencySeries":
-        """Series of predicted latencies; only if something predicts."""
+        """Creates the series of predicted latencies; called only if a plugin predicts latencies."""
         if self._latency is None:
             self._latency = LatencySeries(self)
         return self._latency
@@ -266,7 +268,7 @@ class PickerMetrics:
         self.info = self.gauge("info", "Build information, in labels.", ("commit", "build_ref"))
 
     def _spread(self, what: str) -> tuple[Gauge, Gauge]:
-        """Mean and standard deviation over the pool."""
+        """Creates two gauges: the mean of a quantity over the pool, and its standard deviation."""
         mean = self.gauge(f"average_{what}", f"Mean {what} over the pool.", ("name",))
         deviation = self.gauge(f"std_dev_{what}", f"Deviation of {what} in the pool.", ("name",))
         return mean, deviation
@@ -381,7 +383,7 @@ class IndexSeries:
 
 
 class LatencySeries:
-    """Series of predicted latencies; the labels name the producer."""
+    """Series of predicted latencies. Labels name the producer of the predictions."""
 
     def __init__(self, metrics: PickerMetrics) -> None:
         labels = ("plugin_name", "plugin_type", "model_name", "target_model_name")

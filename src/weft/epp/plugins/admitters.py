@@ -1,4 +1,4 @@
-"""Admitters: decide whether a request is admitted, after the producers have run."""
+"""Admitters: plugins that decide whether a request is admitted, after the producers have run."""
 
 import random
 from typing import Annotated, Final
@@ -15,7 +15,7 @@ _COLD_KV_USAGE: Final = 0.02  # the reference's value
 
 
 class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
-    """When an endpoint counts as full, and how steeply the chance rises before that."""
+    """Load at which an endpoint counts as full, and how steeply the probability of refusal rises below that load."""
 
     queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
@@ -32,7 +32,7 @@ class ProbabilisticAdmitter:
         self._max_age_s = around.max_load_age_s
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused` for a request that is shed."""
+        """Raises `Refused` if the request is refused to reduce the load."""
         if cycle.priority >= 0 or not cycle.candidates:
             return
         ratios = [self._ratio(each, cycle.now) for each in cycle.candidates]
@@ -59,17 +59,19 @@ class ProbabilisticAdmitter:
 
 
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
-    """Names the producer of the latency predictions."""
+    """Name of the producer of the latency predictions."""
 
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
 @plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)
 class LatencySloAdmitter(Plugin[LatencySloParameters]):
-    """Refuses requests of negative priority whose SLO every candidate would miss."""
+    """Refuses requests of negative priority if every candidate is predicted to miss their SLO."""
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused`, unless a candidate is idle or nearly empty: it may be faster than predicted."""
+        """Raises `Refused` if every candidate is predicted to miss the SLO. A candidate that is idle or nearly empty
+        prevents this: it may be faster than predicted.
+        """
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if cycle.priority >= 0 or known is None or not known.slo:
             return

@@ -1,4 +1,4 @@
-"""Plugins for a picker of clusters: its endpoints are the gateways of clusters, which have their own pickers."""
+"""Plugins for a picker of clusters. Its endpoints are gateways of clusters, which have their own pickers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -27,10 +27,10 @@ from weft.epp.pool.endpoints_file import ClustersFileParameters
 
 @plugin("multicluster-queue-scorer", Kind.SCORER, is_alpha=True, extractor=CLUSTER_EXTRACTOR)
 class ClusterQueueScorer(Plugin[NoParameters]):
-    """Prefers shorter queues, on average over a cluster; a cluster that reports none scores 0.0."""
+    """Prefers clusters with a shorter average queue. A cluster that reports no queue length scores 0.0."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for the shortest queue, 0.0 for the longest."""
+        """Returns 1.0 for the shortest average queue, 0.0 for the longest."""
         queues = [endpoint.load.attributes.get(QUEUE_ATTRIBUTE) for endpoint in candidates]
         known = [each for each in queues if each is not None]
         scores = iter(fewest_is_best(known) if known else ())
@@ -44,10 +44,10 @@ class ClusterQueueScorer(Plugin[NoParameters]):
     extractor=CLUSTER_EXTRACTOR,
 )
 class ClusterKvUsageScorer(Plugin[NoParameters]):
-    """Prefers more free KV cache, on average over a cluster; a cluster that reports none scores 0.0."""
+    """Prefers clusters with more free KV cache on average. A cluster that reports no KV usage scores 0.0."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """The free share."""
+        """Returns the average free share of each cluster's KV cache."""
         return [1.0 - each.load.attributes.get(KV_ATTRIBUTE, 1.0) for each in candidates]
 
 

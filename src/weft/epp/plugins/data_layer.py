@@ -1,6 +1,6 @@
-"""Registry rows of plugins that keep the pool's data current: load sources, extractors, the endpoints file.
+"""Registry rows of the plugins that keep the pool's data current: load sources, extractors, the endpoints file.
 
-Other modules create them.
+Other modules create the objects of these plugins.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""`dcgm-data-source` and `dcgm-extractor`: how busy the GPUs of endpoints are."""
+"""`dcgm-data-source` and `dcgm-extractor`: GPU utilization of endpoints."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from weft.epp.pool.gpu import DCGM_EXTRACTOR, DCGM_SOURCE, UTILIZATION, GpuSourc
 
 @plugin(DCGM_EXTRACTOR, (Kind.TELEMETRY_EXTRACTOR, Kind.ATTRIBUTES), is_alpha=True)
 class GpuTelemetry:
-    """The attribute `GPUUtilization`, 0 to 1: that of an endpoint's busiest GPU."""
+    """The attribute `GPUUtilization`, 0 to 1: the utilization of an endpoint's busiest GPU."""
 
     def __init__(self, _: NoParameters, around: Surroundings) -> None:
         self._values: dict[Endpoint, tuple[float, float]] = {}  # value and time of expiry
@@ -21,7 +21,7 @@ class GpuTelemetry:
         self._values[endpoint] = utilization, good_until
 
     def attribute(self, endpoint: Endpoint, name: str, now: float) -> float | None:
-        """The value; None if it is unknown or too old."""
+        """Returns the utilization; None if it is unknown or too old."""
         value, good_until = self._values.get(endpoint, (None, 0.0))
         return value if name == UTILIZATION and now <= good_until else None
 

@@ -15,21 +15,23 @@ _SESSION_HEADERS: Final = (
 
 
 class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
-    """Additional headers, read after the known ones."""
+    """Names of additional headers, which are read after the known ones."""
 
     additional_session_headers: tuple[Name, ...] = ()
 
 
 @plugin("agent-identity", Kind.IDENTITY, AgentIdentityParameters, is_alpha=True)
 class AgentIdentity:
-    """The first session header of a request; a fairness id that the client sends wins."""
+    """Uses a request's first session header as its fairness id. A fairness id that the client sends takes
+    precedence.
+    """
 
     def __init__(self, parameters: AgentIdentityParameters, _: Surroundings) -> None:
         added = (name.lower() for name in parameters.additional_session_headers)
         self._headers = (*_SESSION_HEADERS, *added)
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
-        """Returns the agent's id from the headers, or "" if no header has one."""
+        """Returns the session id in the headers; "" if no header has one."""
         for name in self._headers:
             if value := headers.get(name, "").strip():
                 return value

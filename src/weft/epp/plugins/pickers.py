@@ -1,4 +1,4 @@
-"""Pickers: from total scores to the chosen endpoints."""
+"""Pickers: plugins that choose endpoints by their total scores."""
 
 import random
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class PickerParameters(Parameters, frozen=True, kw_only=True):
-    """Number of endpoints to return; more than one is for gateways that read a fallback list."""
+    """Number of endpoints to return. More than one serves gateways that read a list of fallbacks."""
 
     max_num_of_endpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
 @plugin("max-score-picker", Kind.PICKER, PickerParameters)
 class MaxScorePicker(Plugin[PickerParameters]):
-    """Chooses the highest totals. Ties go to the endpoint with the fewest running requests, then to the one picked
-    longest ago.
+    """Chooses the endpoints with the highest total scores. Ties go to the endpoint with the fewest running requests,
+    then to the one that was picked longest ago.
     """
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
@@ -37,10 +37,10 @@ class MaxScorePicker(Plugin[PickerParameters]):
 
 @plugin("random-picker", Kind.PICKER, PickerParameters)
 class RandomPicker(Plugin[PickerParameters]):
-    """Chooses any endpoint, with equal probability."""
+    """Chooses endpoints at random, with equal probabilities."""
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """A random sample."""
+        """Returns a random sample of the candidates."""
         return random.sample(
             list(candidates), min(self._parameters.max_num_of_endpoints, len(candidates))
         )
@@ -48,12 +48,14 @@ class RandomPicker(Plugin[PickerParameters]):
 
 @plugin("weighted-random-picker", Kind.PICKER, PickerParameters)
 class WeightedRandomPicker(Plugin[PickerParameters]):
-    """Chooses with probabilities proportional to the totals (A-Res sampling); if all totals are 0 or less, with equal
-    ones.
+    """Chooses endpoints at random with probabilities proportional to their total scores (A-Res sampling); with equal
+    probabilities if all totals are 0 or less.
     """
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """A weighted sample; endpoints without weight come last, to fill up the number."""
+        """Returns a weighted random sample. Endpoints without weight are added last, if the sample needs more
+        endpoints.
+        """
         # U^(1/w) underflows for small w; log(U)/w has the same order and does not underflow.
         keys = [
             (1, -random.expovariate(1.0) / total) if total > 0 else (0, random.random())
@@ -64,5 +66,5 @@ class WeightedRandomPicker(Plugin[PickerParameters]):
 
 
 def freshness(endpoint: Endpoint) -> tuple[int, int]:
-    """Sort key: fewest running requests first, then the endpoint that was picked longest ago."""
+    """Returns a sort key: fewest running requests first, then the endpoint that was picked longest ago."""
     return len(endpoint.unseen), endpoint.last_pick

@@ -1,7 +1,7 @@
-"""The table of plugin types: those that a configuration may name, and those that are refused with a reason.
+"""The table of plugin types: types that a configuration may name, and types that are refused with a reason.
 
-Modules of this package declare classes with `plugin`, and list in `ROWS` the types that are built elsewhere; new
-modules are found automatically.
+Modules of this package declare classes with `plugin`, and list in `ROWS` the types whose objects other modules create.
+New modules are found automatically.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from weft.epp.request.parsers.table import PARSERS
 
 
 def find_rows(package: ModuleType) -> Iterator[PluginType]:
-    """Yields the rows of every module of a package, except this one."""
+    """Yields the registry rows of every module of a package, except this module."""
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         if not module.ispkg and module.name != __name__:
             yield from getattr(import_module(module.name), "ROWS", ())

@@ -1,4 +1,4 @@
-"""`request-attribute-reporter`: numbers made of a response's usage, for the gateway's metadata."""
+"""`request-attribute-reporter`: computes numbers from a response's token usage for the gateway's metadata."""
 
 import logging
 import math
@@ -22,14 +22,16 @@ _WHOLE_NUMBER = re.compile(
 
 
 class AttributeKey(Part, frozen=True, kw_only=True):
-    """Place of a number in the dynamic metadata. Envoy accepts only the namespaces that it is configured to receive."""
+    """Namespace and key of a number in the dynamic metadata. Envoy accepts only the namespaces that it is configured to
+    receive.
+    """
 
     name: Name
     namespace: Name = "envoy.lb"
 
 
 class Attribute(Part, frozen=True, kw_only=True):
-    """A CEL expression over `usage` that computes a number, and a condition for reporting it."""
+    """A CEL expression over `usage` that computes a number, and a condition for sending the number."""
 
     key: AttributeKey
     expression: Name
@@ -50,7 +52,7 @@ class ReporterParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("request-attribute-reporter", Kind.REPORTER, ReporterParameters)
 class AttributeReporter:
-    """Evaluates each expression when a response has ended."""
+    """Evaluates the expressions when a response has ended."""
 
     def __init__(self, parameters: ReporterParameters, around: Surroundings) -> None:
         self._name = around.name
@@ -65,7 +67,7 @@ class AttributeReporter:
         self._failed: set[str] = set()
 
     def report(self, usage: Usage) -> dict[str, dict[str, float]]:
-        """The numbers by namespace and name; a number that cannot be computed is left out."""
+        """Returns the numbers by namespace and key. A number that cannot be computed is left out."""
         counts = _counts(usage)
         found: dict[str, dict[str, float]] = {}
         for key, expression, condition in self._attributes:
@@ -126,7 +128,7 @@ def _counts(usage: Usage) -> dict[str, Any]:
 
 
 def _compile(expression: str, path: str) -> Any:
-    """Compiles an expression; raises `ConfigError` if it is invalid or reads anything besides `usage`."""
+    """Compiles an expression. Raises `ConfigError` if it is invalid or reads a variable other than `usage`."""
     try:
         # Imported late: the package is an extra, and takes 0.25 s to load.
         import cel  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`topology-extractor`, with its filter and scorer: endpoints near each other exchange blocks faster."""
+"""`topology-extractor` with its filter and scorer: prefer endpoints near each other, which transfer blocks faster."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,7 +17,9 @@ LEVELS: Final[Mapping[str, float]] = MappingProxyType(
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
-    """The labels with an endpoint's location; without a label for the host, its address stands for the host."""
+    """The labels with an endpoint's location. Without a label for the host, the endpoint's address stands for its
+    host.
+    """
 
     hostname: Name | None = None
     rack: Name | None = None
@@ -27,7 +29,7 @@ class ExtractorParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(EXTRACTOR, Kind.TOPOLOGY, ExtractorParameters, is_alpha=True)
 class TopologyExtractor:
-    """Finds the nearest topology level that two endpoints share."""
+    """Finds the nearest topology level (such as host or rack) that two endpoints share."""
 
     def __init__(self, parameters: ExtractorParameters, _: Surroundings) -> None:
         self._labels = {
@@ -35,7 +37,7 @@ class TopologyExtractor:
         }
 
     def nearest(self, one: Endpoint, other: Endpoint) -> str | None:
-        """The nearest level that two endpoints share; None if no shared level is known."""
+        """Returns the nearest topology level that two endpoints share; None if no shared level is known."""
         for level, label in self._labels.items():
             if label is not None:
                 place = one.labels.get(label)
@@ -47,26 +49,26 @@ class TopologyExtractor:
 
 
 class ScorerParameters(Parameters, frozen=True, kw_only=True):
-    """The label that gives an endpoint's location."""
+    """The label that contains an endpoint's location."""
 
     topology_producer_name: Annotated[str, Refers(Kind.TOPOLOGY, EXTRACTOR)] = EXTRACTOR
 
 
 class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
-    """Maximum distance of an endpoint."""
+    """Maximum distance from the decode endpoint."""
 
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
 
 
 @plugin("topology-affinity-scorer", Kind.SCORER, ScorerParameters, is_alpha=True)
 class TopologyScorer:
-    """Prefers endpoints near the decode endpoint; 0.0 for all if there is none yet."""
+    """Prefers endpoints near the decode endpoint. Scores 0.0 for all while no decode endpoint is picked."""
 
     def __init__(self, parameters: ScorerParameters, around: Surroundings) -> None:
         self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """Scores by the nearest shared level."""
+        """Returns a score for the nearest topology level that each candidate shares with the decode endpoint."""
         peer = _peer(cycle)
         if peer is None:
             return [0.0] * len(candidates)
@@ -76,7 +78,7 @@ class TopologyScorer:
 
 @plugin("topology-affinity-filter", Kind.FILTER, FilterParameters, is_alpha=True)
 class TopologyFilter:
-    """Keeps the endpoints near the decode endpoint; all of them if there is none yet."""
+    """Keeps the endpoints near the decode endpoint; all candidates while no decode endpoint is picked."""
 
     def __init__(self, parameters: FilterParameters, around: Surroundings) -> None:
         self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)
@@ -84,7 +86,7 @@ class TopologyFilter:
         self._near = levels[: levels.index(parameters.min_affinity) + 1]
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints that share the topology level, or a nearer one."""
+        """Returns the endpoints that share the configured topology level, or a nearer one, with the decode endpoint."""
         peer = _peer(cycle)
         if peer is None:
             return candidates
@@ -92,5 +94,5 @@ class TopologyFilter:
 
 
 def _peer(cycle: Cycle) -> Endpoint | None:
-    """Returns the first profile's pick; None while that profile runs."""
+    """Returns the endpoint that the first profile picked; None while that profile runs."""
     return cycle.runs[0].picked[0] if cycle.runs and cycle.runs[0].picked else None

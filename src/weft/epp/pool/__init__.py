@@ -1,1 +1,1 @@
-"""The pool of endpoints: discovery, load data and objects."""
+"""The pool of endpoints: their discovery and load data, and the objectives and model rewrites."""

@@ -1,4 +1,4 @@
-"""Clusters as endpoints: their load is the average that their own pickers report."""
+"""Clusters as endpoints: the load of a cluster is the average that its own picker reports."""
 
 from statistics import fmean
 from typing import Final
@@ -22,14 +22,14 @@ QUEUE_ATTRIBUTE: Final = "llm-d.ai/multicluster-queue-size"
 
 
 class ClusterSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """How metrics of clusters are fetched: over verified TLS, because clusters may be far away."""
+    """Settings for fetching the metrics of clusters: over verified TLS, because clusters may be far away."""
 
     scheme: str = "https"
     insecure_skip_verify: bool = False
 
 
 class ClusterExtractorParameters(Parameters, frozen=True, kw_only=True):
-    """The series in which a picker reports the averages over its pool."""
+    """Names of the series in which a cluster's picker reports the averages over its pool."""
 
     kv_cache_utilization_metric: str = "llm_d_epp_average_kv_cache_utilization"
     queue_size_metric: str = "llm_d_epp_average_queue_size"
@@ -40,7 +40,7 @@ class ClusterExtractorParameters(Parameters, frozen=True, kw_only=True):
 
 
 class ClusterReader:
-    """Turns the page of a cluster's picker into the load of that cluster."""
+    """Converts the metrics page of a cluster's picker to the load of the cluster."""
 
     path = "/metrics"
 
@@ -50,7 +50,7 @@ class ClusterReader:
         self._reader = SeriesReader({self._kv.name, self._queue.name})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """The averages, as attributes and as load; None if the page has neither."""
+        """Returns the averages of the page as attributes and load; None if the page has none of the series."""
         return self._load(await read_page(self._reader, page))
 
     def _load(self, found: SamplesBySeries) -> Load | None:

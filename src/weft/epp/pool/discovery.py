@@ -1,4 +1,4 @@
-"""Keeps the pool current: resolves host names, and checks files for changes, periodically."""
+"""Keeps the pool current: resolves host names and checks files for changes, periodically."""
 
 import asyncio
 import ipaddress
@@ -31,7 +31,9 @@ def is_ip_address(text: str) -> bool:
 
 
 class Resolver:
-    """Resolves addresses to IP addresses; a name keeps its address as long as the name server returns it."""
+    """Resolves addresses to IP addresses. A host name keeps its IP address as long as the name server still returns
+    that address.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
@@ -39,7 +41,7 @@ class Resolver:
         self._failed: set[str] = set()
 
     async def resolve_all(self, specs: Sequence[EndpointSpec]) -> list[tuple[EndpointSpec, str]]:
-        """Returns each spec with its IP address; specs that cannot be resolved are left out."""
+        """Returns each endpoint with its IP address. Endpoints whose name cannot be resolved are left out."""
         hosts = await asyncio.gather(*(self._resolve(spec.address) for spec in specs))
         return [(spec, host) for spec, host in zip(specs, hosts, strict=True) if host is not None]
 
@@ -69,17 +71,17 @@ class Resolver:
 
 
 async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
-    """Put endpoints named by hand into the pool."""
+    """Adds the endpoints of the command line to the pool."""
     pool.replace("static", await resolver.resolve_all(specs))
 
 
 async def follow_names(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
-    """Resolves the host names periodically, until cancelled. `resolver` holds the last addresses."""
+    """Resolves the endpoints' host names periodically, until cancelled. `resolver` stores the last addresses."""
     await every(RESOLVE_EVERY_S, lambda: put_endpoints(pool, specs, resolver))
 
 
 def mark(paths: Iterable[Path]) -> Marks:
-    """A fingerprint of the files, which changes when one of them changes."""
+    """Returns a fingerprint of the files that changes when one of them changes."""
     marks = []
     for path in paths:
         try:
@@ -95,9 +97,9 @@ async def watch(
     seen: Marks,
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call `on_change` whenever the files differ from `seen`, until cancelled.
+    """Calls `on_change` whenever the fingerprint of the files differs from `seen`, until cancelled.
 
-    By looking, which works on every file system, through symlinks and renames.
+    The files are checked periodically, which works on every file system, through symlinks and renames.
     """
 
     async def look() -> None:

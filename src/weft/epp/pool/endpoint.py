@@ -1,4 +1,6 @@
-"""`Endpoint`: one routable engine, with its labels, its last reported load, and the requests sent since."""
+"""`Endpoint`: a server that requests can be routed to, with its labels, its last reported load, and the requests sent
+since.
+"""
 
 import ipaddress
 from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ TRAVEL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
-    """An endpoint as discovery found it. `address` is an IP address or a hostname."""
+    """An endpoint as discovery found it. `address` is an IP address or a host name."""
 
     name: str
     address: str
@@ -29,7 +31,7 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """LoRA adapters of a server."""
+    """LoRA adapters of a server: the loaded ones, those that wait to be loaded, and the maximum number."""
 
     active: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
@@ -55,12 +57,12 @@ _MAX_REPORTED = 2**31
 
 
 def as_share(reported: float) -> float:
-    """Converts a reported share; NaN becomes 0, because it compares with nothing."""
+    """Converts a reported share to a number from 0 to 1; NaN becomes 0, because no comparison with NaN is true."""
     return min(1.0, max(0.0, reported))
 
 
 def as_count(reported: float) -> int:
-    """Converts a reported number of requests or blocks to a finite number."""
+    """Converts a reported number of requests or blocks to a finite whole number."""
     return int(min(max(0, reported), _MAX_REPORTED))
 
 
@@ -68,7 +70,7 @@ _MAX_DIGITS = 9  # maximum digits of a port; Python refuses to parse thousands o
 
 
 def split_host_port(text: str) -> tuple[str, int | None]:
-    """The host and the port of "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address."""
+    """Returns the host and the port of "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")
@@ -81,7 +83,7 @@ def split_host_port(text: str) -> tuple[str, int | None]:
 
 
 def canonical_host(host: str) -> str:
-    """Returns the canonical spelling of an address, so that addresses can be compared."""
+    """Returns the canonical spelling of an address, so that equal addresses are equal strings."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -89,7 +91,9 @@ def canonical_host(host: str) -> str:
 
 
 def parse_endpoint(text: str) -> EndpointSpec:
-    """An endpoint of the command line: "HOST:PORT", then ",name=", ",metricsPort=", ",grpcPort=" and ",LABEL=VALUE"."""
+    """Returns the endpoint of a command-line argument: "HOST:PORT", then ",name=", ",metricsPort=", ",grpcPort=" and
+    ",LABEL=VALUE".
+    """
     address, *pairs = text.split(",")
     host, port = split_host_port(address.strip())
     if not host or port is None or not 1 <= port <= 65535:
@@ -121,7 +125,7 @@ def is_port(text: str) -> bool:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Endpoint:
-    """A routable engine. Only the pool creates endpoints; the director changes their counts."""
+    """A server that requests can be routed to. Only the pool creates endpoints; the director changes their counts."""
 
     spec: EndpointSpec
     host: str
@@ -150,26 +154,28 @@ class Endpoint:
 
     @property
     def expected_waiting(self) -> int:
-        """Number of waiting requests for comparing endpoints: the reported number plus later picks, so that a burst
-        between two polls does not go to one endpoint.
+        """Number of waiting requests for the comparison of endpoints: the reported number plus the requests sent since,
+        so that a burst between two polls does not go to one endpoint.
 
-        Saturation is decided by `load` alone: an idle endpoint starts picked requests at once.
+        Saturation is decided by `load` alone: an idle endpoint starts new requests at once.
         """
         return self.load.num_waiting + len(self.unseen)
 
     @property
     def expected_running(self) -> int:
-        """Number of running requests for comparing endpoints: the reported number plus later picks."""
+        """Number of running requests for the comparison of endpoints: the reported number plus the requests sent
+        since.
+        """
         return self.load.num_running + len(self.unseen)
 
     @property
     def metrics_host(self) -> str:
-        """Host to connect to for metrics."""
+        """Host from which metrics are fetched."""
         return self.spec.metrics_address or self.host
 
     @property
     def metrics_name(self) -> str:
-        """Name of the metrics server, which its certificate must match."""
+        """Name that the certificate of the metrics server must contain."""
         return self.spec.metrics_address or self.spec.address
 
     @property
@@ -183,11 +189,11 @@ class Endpoint:
         return self.spec.port if self.spec.grpc_port is None else self.spec.grpc_port
 
     def address(self, *, is_grpc: bool) -> str:
-        """Address to which a request is sent."""
+        """Returns the host:port to which a request is sent."""
         return self.grpc_host_port if is_grpc else self.host_port
 
     def observe(self, load: Load, *, polled_at: float) -> None:
-        """Stores a load report of a poll that was sent at `polled_at`."""
+        """Stores the load of a poll that began at `polled_at`."""
         self.load = load
         self.loaded_at = polled_at
         self.num_poll_failures = 0
@@ -198,7 +204,7 @@ class Endpoint:
         self.changed()
 
     def observe_part(self, load: Load, *, polled_at: float) -> None:
-        """Take over the counts of a load that has no more than counts."""
+        """Stores the counts of a load that consists of counts only."""
         counts = replace(
             self.load,
             num_waiting=load.num_waiting,
@@ -208,12 +214,12 @@ class Endpoint:
         self.observe(counts, polled_at=polled_at)
 
     def forget(self, before: float) -> None:
-        """Drops picks and failures from before a moment, if no reports arrive any more."""
+        """Drops the sent requests and failures from before a moment; used for endpoints that no longer report."""
         _forget(self.unseen, before)
         _forget(self.failed, before)
 
     def is_stale(self, now: float, max_age_s: float) -> bool:
-        """True if the load is unknown or older than `max_age_s`."""
+        """True if the load is unknown or older than `max_age_s` seconds."""
         return self.loaded_at is None or now - self.loaded_at > max_age_s
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`file-discovery`: endpoints from a YAML or JSON file; invalid entries are reported, valid ones are used."""
+"""`file-discovery`: endpoints from a YAML or JSON file. Invalid entries are reported; valid ones are used."""
 
 import logging
 from pathlib import Path
@@ -19,18 +19,20 @@ _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class FileDiscoveryParameters(Parameters, frozen=True, kw_only=True):
-    """The endpoints file."""
+    """Path of the endpoints file. With `watch_file`, the picker reads the file again when it changes."""
 
     path: Name
     watch_file: bool = False
 
 
 class ClustersFileParameters(FileDiscoveryParameters, frozen=True, kw_only=True):
-    """The file of clusters: the labels `metricsAddress` and `metricsPort` locate the picker of a cluster."""
+    """Path of the file of clusters. The labels `metricsAddress` and `metricsPort` of an entry name the picker of the
+    cluster.
+    """
 
 
 class Entry(Part, frozen=True, kw_only=True):
-    """An endpoint as it is written in the file. Ports may be text, as in the reference, or numbers."""
+    """An endpoint as it is written in the file. Ports may be strings, as in llm-d's reference picker, or numbers."""
 
     name: _Label
     address: _Label
@@ -48,12 +50,12 @@ class Entry(Part, frozen=True, kw_only=True):
         check_address(self.address, "address")
 
     def metrics_at(self) -> tuple[str | None, str | int | None]:
-        """The address of the metrics, if it differs, and their port."""
+        """Returns the address of the metrics if it differs from the endpoint's, and their port."""
         return None, self.metrics_port
 
 
 class ClusterEntry(Entry, frozen=True, kw_only=True):
-    """A cluster, whose picker may have another address than its gateway."""
+    """A cluster as it is written in the file. Its picker may have another address than its gateway."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +65,9 @@ class ClusterEntry(Entry, frozen=True, kw_only=True):
             parse_port(port or self.port, "labels.metricsPort")
 
     def metrics_at(self) -> tuple[str | None, str | int | None]:
-        """From the labels; without labels, as for any endpoint."""
+        """Returns the address and the port of the cluster's picker from the labels; without labels, like any
+        endpoint.
+        """
         address = self.labels.get("metricsAddress")
         if not address:
             return super().metrics_at()
@@ -71,13 +75,13 @@ class ClusterEntry(Entry, frozen=True, kw_only=True):
 
 
 def check_address(address: str, key: str) -> None:
-    """Raises `ValueError` unless it is an IP address or a host name."""
+    """Raises `ValueError` unless the address is an IP address or a host name."""
     if any(character.isspace() or character in "/@,[]" for character in address):
         raise ValueError(f"{key} must be an IP address or a hostname, got {address!r}")
 
 
 def parse_port(value: str | int, key: str) -> int:
-    """A port number; raises `ValueError`."""
+    """Returns a port number. Raises `ValueError`."""
     if not is_port(str(value)):
         raise ValueError(f"{key} must be from 1 to 65535, got {value!r}")
     return int(value)
@@ -86,7 +90,9 @@ def parse_port(value: str | int, key: str) -> int:
 def read_endpoints(
     path: Path, *, are_clusters: bool = False
 ) -> tuple[list[EndpointSpec], list[str]]:
-    """The valid entries, and the errors of the others; raises `ConfigError` if no entry can be read."""
+    """Returns the valid entries of the file, and the errors of the others. Raises `ConfigError` if no entry can be
+    read.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_DOCUMENT_BYTES + 1)
@@ -107,7 +113,7 @@ def read_endpoints(
 
 
 class EndpointsFile:
-    """Keeps the pool in step with the file."""
+    """Keeps the pool equal to the endpoints file."""
 
     def __init__(self, path: Path, pool: Pool, *, are_clusters: bool = False) -> None:
         self.path = path
@@ -117,14 +123,14 @@ class EndpointsFile:
         self._specs: list[EndpointSpec] = []
 
     async def load(self) -> None:
-        """Read the file into the pool; raises `ConfigError`, and then nothing has changed."""
+        """Replaces the pool's endpoints by those of the file. Raises `ConfigError`, and then changes nothing."""
         self._specs, problems = read_endpoints(self.path, are_clusters=self._are_clusters)
         for problem in problems:
             _log.warning("%s: %s; the entry is skipped", self.path, problem)
         await self.resolve()
 
     async def reload(self) -> None:
-        """Reads the file again; an invalid file leaves the pool unchanged."""
+        """Reads the file again. An invalid file leaves the pool unchanged."""
         try:
             await self.load()
         except ConfigError as error:
@@ -133,7 +139,7 @@ class EndpointsFile:
             _log.info("%s: now %d endpoints", self.path, len(self._specs))
 
     async def resolve(self) -> None:
-        """Resolves the host names again. If the file was read meanwhile, the result is dropped."""
+        """Resolves the host names again. The result is dropped if the file was read meanwhile."""
         specs = self._specs
         found = await self._resolver.resolve_all(specs)
         if specs is self._specs:

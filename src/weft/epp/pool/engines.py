@@ -23,7 +23,7 @@ from weft.epp.pool.exposition import (
 
 
 class CustomMetric(Part, frozen=True, kw_only=True):
-    """A series stored under a key of its own."""
+    """A metric series that is stored as an attribute of the endpoint."""
 
     attribute_key: Name
     metric_spec: str
@@ -33,7 +33,9 @@ class CustomMetric(Part, frozen=True, kw_only=True):
 
 
 class EngineConfig(Part, frozen=True, kw_only=True):
-    """The series of one kind of model server; series left out keep their built-in names, if there are any."""
+    """Configured series names of one kind of model server. A series that is not given keeps its built-in name, if there
+    is one.
+    """
 
     name: str
     queued_requests_spec: str | None = None
@@ -53,7 +55,7 @@ class EngineConfig(Part, frozen=True, kw_only=True):
                 parse_series_spec(spec)
 
     def given(self) -> dict[str, str]:
-        """The configured series names, by the fields of `EngineSeries`."""
+        """Returns the configured series names, by field of `EngineSeries`."""
         specs = {
             "queued": self.queued_requests_spec,
             "running": self.running_requests_spec,
@@ -67,7 +69,7 @@ class EngineConfig(Part, frozen=True, kw_only=True):
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
-    """The engine kind of each endpoint, and the names of its series."""
+    """The label with an endpoint's kind of model server, and the series names of each kind."""
 
     engine_label_key: str = "llm-d.ai/engine-type"
     default_engine: str = "vllm"
@@ -81,7 +83,7 @@ class ExtractorParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSeries:
-    """The series of one kind of server. Each tuple holds alternatives, newest name first."""
+    """The series names of one kind of model server. Each tuple has alternative names, the newest first."""
 
     queued: tuple[SeriesSpec, ...] = ()
     running: tuple[SeriesSpec, ...] = ()
@@ -144,7 +146,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
 
 
 def configured(config: EngineConfig) -> EngineSeries:
-    """A built-in engine with configured changes, or a new engine."""
+    """Returns a built-in kind of model server with the configured changes, or a new kind."""
     series = ENGINES.get(config.name, EngineSeries())
     changes: dict[str, Any] = {
         field: _specs(text) if text else () for field, text in config.given().items()
@@ -163,7 +165,7 @@ def configured(config: EngineConfig) -> EngineSeries:
 
 
 class LoadReader:
-    """Turns one server's metrics text into its load."""
+    """Converts the metrics text of one server to its load."""
 
     def __init__(self, series: EngineSeries) -> None:
         self._series = series
@@ -175,11 +177,13 @@ class LoadReader:
         self._reader = SeriesReader({spec.name for group in groups for spec in group})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """The load from a page, which may be long; None if the page has none of the expected series, or too many."""
+        """Returns the load on a metrics page, which may be long; None if the page has none of the expected series, or
+        too many.
+        """
         return self._load(await read_page(self._reader, page))
 
     def read(self, text: str) -> Load | None:
-        """The load in a text; None if it has none of the expected series."""
+        """Returns the load in a metrics text; None if the text has none of the expected series."""
         return self._load(self._reader.read(text))
 
     def _load(self, found: SamplesBySeries) -> Load | None:
@@ -214,13 +218,15 @@ def _first(
 
 
 def _total(samples: Sequence[Sample]) -> int:
-    """Sums over the ranks of a server. A series without a priority label is the total of those with one."""
+    """Returns the sum over the ranks of a server. A series without a priority label is the total of the series with
+    one.
+    """
     whole = [sample for sample in samples if not sample.labels.get("priority")]
     return as_count(sum(map(as_count, finite(whole or samples))))
 
 
 def _largest(samples: Sequence[Sample]) -> int:
-    """Returns the largest value of all ranks, for values that all ranks share."""
+    """Returns the largest value of all ranks; used for values that all ranks share."""
     return as_count(max(finite(samples), default=0))
 
 
@@ -235,7 +241,7 @@ def _label(samples: Sequence[Sample], label: str) -> int:
 
 
 def _adapters(samples: Sequence[Sample]) -> Adapters:
-    """Reads the adapters from the newest series: the value of the series is the time it was written."""
+    """Returns the adapters in the newest series: the value of each series is the time when it was written."""
     if not samples:
         return Adapters()
     labels = max(samples, key=lambda sample: sample.value).labels

@@ -1,6 +1,6 @@
-"""Reads chosen series out of Prometheus text, without parsing the rest of it.
+"""Reads chosen series from Prometheus text, without parsing the rest of the text.
 
-Time is linear in a text's length, whatever it holds.
+The time is linear in the length of the text, whatever it contains.
 """
 
 import math
@@ -22,14 +22,14 @@ _SPEC = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^{}]*)\})?", re.
 
 
 class SeriesSpec(msgspec.Struct, frozen=True):
-    """A series and the labels it must have."""
+    """A series name, and the labels that a series must have."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
 
 
 def parse_series_spec(text: str) -> SeriesSpec:
-    """`name` or `name{label=value,...}`; raises `ValueError`."""
+    """Returns the spec in `name` or `name{label=value,...}`. Raises `ValueError`."""
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"must be name or name{{label=value,...}}, got {text!r}")
@@ -44,7 +44,7 @@ def parse_series_spec(text: str) -> SeriesSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A line of a metrics page."""
+    """Labels and value of a line on a metrics page."""
 
     labels: Mapping[str, str]
     value: float
@@ -54,7 +54,9 @@ SamplesBySeries = dict[str, list[Sample]]  # by series name
 
 
 def pieces(page: bytes) -> Iterator[str]:
-    """A page in pieces of whole lines, each short enough to be read at once; longer lines are passed over."""
+    """Yields the page in pieces of whole lines, each short enough to be read without blocking; longer lines are
+    skipped.
+    """
     at = 0
     while at < len(page):
         end = page.rfind(b"\n", at, at + _PIECE_BYTES) + 1 or page.find(b"\n", at) + 1 or len(page)
@@ -64,7 +66,7 @@ def pieces(page: bytes) -> Iterator[str]:
 
 
 class SeriesReader:
-    """Finds lines of chosen series."""
+    """Finds the lines of chosen series in a text."""
 
     def __init__(self, names: Iterable[str]) -> None:
         wanted = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
@@ -74,7 +76,7 @@ class SeriesReader:
         )
 
     def read(self, text: str, found: SamplesBySeries | None = None) -> SamplesBySeries:
-        """Adds samples to those `found` before; lines with invalid numbers are skipped."""
+        """Adds the samples of `text` to those of earlier texts in `found`. Lines with invalid numbers are skipped."""
         found = {} if found is None else found
         for match in self._line.finditer(text):
             try:
@@ -90,7 +92,7 @@ _MAX_SAMPLES: Final = 4096
 
 
 async def read_page(reader: SeriesReader, page: bytes) -> SamplesBySeries:
-    """The samples of a page, which may be long; none if there are too many."""
+    """Returns the samples of a page, which may be long; none if there are too many."""
     found: SamplesBySeries = {}
     turns = Turns()
     for text in pieces(page):
@@ -102,12 +104,12 @@ async def read_page(reader: SeriesReader, page: bytes) -> SamplesBySeries:
 
 
 def finite(samples: Sequence[Sample]) -> list[float]:
-    """The values that are numbers."""
+    """Returns the samples' values that are finite numbers."""
     return [sample.value for sample in samples if math.isfinite(sample.value)]
 
 
 def select(found: Mapping[str, Sequence[Sample]], spec: SeriesSpec) -> list[Sample]:
-    """The samples that a spec means."""
+    """Returns the samples that match a spec."""
     samples = found.get(spec.name, ())
     if not spec.labels:
         return list(samples)
@@ -117,7 +119,7 @@ def select(found: Mapping[str, Sequence[Sample]], spec: SeriesSpec) -> list[Samp
 
 
 def _labels(text: str) -> dict[str, str]:
-    """Parses labels up to the first invalid one."""
+    """Returns the labels before the first invalid one."""
     labels, at = {}, 0
     while (found := _LABEL.match(text, at)) is not None:
         key, value = found.groups()

@@ -1,4 +1,4 @@
-"""GPU utilization of endpoints, from DCGM exporters beside them or on their nodes."""
+"""GPU utilization of endpoints, from DCGM exporters next to the endpoints or on their nodes."""
 
 import asyncio
 import logging
@@ -30,13 +30,13 @@ _POD: Final = "pod"  # label with the name of the pod that uses the GPU
 
 
 class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """Port and path of the exporter's page, at the endpoint's address."""
+    """Port and path of the exporter's metrics page, at the endpoint's address."""
 
     port: Port = 9400
 
 
 class GpuReader:
-    """Turns an exporter's page into the utilization of one endpoint's GPUs."""
+    """Converts an exporter's page to the utilization of one endpoint's GPUs."""
 
     path = "/metrics"
 
@@ -45,11 +45,10 @@ class GpuReader:
         self._reader = SeriesReader({_SERIES})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """Returns the utilization of the endpoint's busiest GPU, 0 to 1; None if the page has no GPU of this
-        endpoint.
+        """Returns the utilization of the endpoint's busiest GPU, 0 to 1; None if the page has no GPU of this endpoint.
 
-        Exporters that label GPUs with their pods report all GPUs of a node: then GPUs of other pods, or of none, are
-        ignored.
+        An exporter that labels GPUs with pods reports all GPUs of a node; GPUs of other pods, and GPUs without a pod,
+        are then ignored.
         """
         samples = (await read_page(self._reader, page)).get(_SERIES, [])
         if any(each.labels.get(_POD) for each in samples):
@@ -60,7 +59,7 @@ class GpuReader:
 
 
 class GpuPoller(Poller):
-    """Polls exporters; their values and failures do not affect the load of endpoints."""
+    """Polls exporters. Their values and failures do not affect the load of endpoints."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class GpuPoller(Poller):
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
 
     async def _pause(self) -> None:
-        """Waits for the full interval, whatever requests are sent or wait."""
+        """Waits for the full poll interval, also while requests are sent or wait."""
         await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
 
     def _took(self, endpoint: Endpoint, load: Load, polled_at: float) -> None:
@@ -88,7 +87,7 @@ class GpuPoller(Poller):
         self._observe(endpoint, load.attributes[UTILIZATION], polled_at + self._max_age_s)
 
     def _refused(self, endpoint: Endpoint, source: LoadSource) -> None:
-        """Nothing follows for the server from an exporter that is away."""
+        """Does nothing: an exporter that refuses connections says nothing about the server beside it."""
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
         self.count_failure()

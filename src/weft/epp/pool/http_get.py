@@ -1,4 +1,4 @@
-"""A keep-alive GET of one path of one server: enough for scraping."""
+"""HTTP GET of one path of one server over a keep-alive connection; a minimal client for metrics pages."""
 
 import ssl
 import zlib
@@ -13,11 +13,11 @@ _PIECE_BYTES = 64 << 10
 
 
 class GetFailed(Exception):
-    """The server answered, but not with the page."""
+    """Error: the server answered, but not with the page."""
 
 
 class KeepAliveGet:
-    """A connection that is opened when needed and reused."""
+    """A connection that is opened when needed and then reused."""
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class KeepAliveGet:
         self._connection: Connection | None = None
 
     async def fetch(self) -> bytes:
-        """The body; raises `OSError`, `TimeoutError` by the caller's limit, or `GetFailed`."""
+        """Returns the body of the page. Raises `OSError`, `GetFailed`, or `TimeoutError` after the caller's time
+        limit.
+        """
         is_reused = self._connection is not None
         try:
             return await self._exchange()
@@ -59,7 +61,7 @@ class KeepAliveGet:
             raise
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

@@ -1,4 +1,4 @@
-"""Objectives and model rewrites: their manifests, and the look-ups of priority and model."""
+"""Objectives and model rewrites: their manifests, and the look-up of a request's priority and model."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ _Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class PoolRef(Part, frozen=True, kw_only=True):
-    """The pool an object is for."""
+    """Reference to the pool that an object applies to."""
 
     name: str
     group: str | None = None
@@ -22,7 +22,7 @@ class PoolRef(Part, frozen=True, kw_only=True):
 
 
 class ObjectiveSpec(Part, frozen=True, kw_only=True):
-    """Priority of requests with this objective."""
+    """Priority of the requests that name this objective."""
 
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
     pool_ref: PoolRef | None = None
@@ -35,27 +35,27 @@ class ObjectiveSpec(Part, frozen=True, kw_only=True):
 
 
 class ModelMatch(Part, frozen=True, kw_only=True):
-    """A model name."""
+    """A model name that a rule compares."""
 
     value: _Model
     type: Literal["Exact"] = "Exact"
 
 
 class RuleMatch(Part, frozen=True, kw_only=True):
-    """Condition on the model of a request."""
+    """Condition of a rewrite rule on a request's model."""
 
     model: ModelMatch | None = None
 
 
 class RuleTarget(Part, frozen=True, kw_only=True):
-    """Model that the request's model is replaced by."""
+    """Model name that replaces the request's model name, with a weight."""
 
     model_rewrite: _Model
     weight: _Weight | None = None
 
 
 class Rule(Part, frozen=True, kw_only=True):
-    """A rewrite rule: matches and targets."""
+    """A rewrite rule: conditions, and the target models."""
 
     matches: list[RuleMatch] = []
     targets: Annotated[list[RuleTarget], msgspec.Meta(min_length=1)]
@@ -70,14 +70,14 @@ class Rule(Part, frozen=True, kw_only=True):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models whose requests match; empty if all requests do."""
+        """The models whose requests match the rule; empty if all requests match."""
         named = tuple(match.model.value for match in self.matches if match.model is not None)
         # A match without conditions matches every request, so then the other matches do not restrict the object.
         return named if len(named) == len(self.matches) else ()
 
 
 class RewriteSpec(Part, frozen=True, kw_only=True):
-    """Rules in order."""
+    """Rewrite rules in order."""
 
     rules: Annotated[list[Rule], msgspec.Meta(min_length=1)]
     pool_ref: PoolRef | None = None
@@ -98,7 +98,7 @@ class ModelRewrite:
 
 
 class Objects:
-    """The objectives and rewrites in force. All of them are replaced together when a file changes."""
+    """The objectives and rewrites that are in force. All of them are replaced together when a file changes."""
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class Objects:
 
     @property
     def model_names(self) -> frozenset[str]:
-        """Every model that is requested or led to by name."""
+        """Every model name that a rewrite rule matches or targets."""
         rules = [*self._exact.values(), *([self._generic] if self._generic else [])]
         targets = {target.model_rewrite for _, targets in rules for target in targets}
         return frozenset(targets.union(self._exact))
 
     def priority(self, objective: str) -> int:
-        """The objective's priority; 0 if it is unknown."""
+        """Returns the priority of an objective; 0 if the objective is unknown."""
         return self._priorities.get(objective, 0)
 
     def rewrite(self, model: str) -> tuple[str, str] | None:
-        """The rewrite that applies and the model it leads to; None if none applies."""
+        """Returns the rewrite that applies to a model, and the new model name; None if no rewrite applies."""
         found = self._exact.get(model) or self._generic
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Objectives and model rewrites out of Kubernetes manifests in files."""
+"""Reads objectives and model rewrites from files with Kubernetes manifests."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class _Head:
 
 
 class ObjectFiles:
-    """The files and directories that hold manifests."""
+    """The files and directories that contain manifests."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ObjectFiles:
         self._namespace = namespace  # None: objects of any namespace are accepted
 
     def list_files(self) -> list[Path]:
-        """All present files, in order."""
+        """Returns all files that exist now, in order."""
         files: list[Path] = []
         for path in self._paths:
             if path.is_dir():
@@ -53,7 +53,7 @@ class ObjectFiles:
         return files
 
     def read(self) -> Objects:
-        """Reads all manifests; raises `ConfigError` with file and key."""
+        """Reads all manifests. Raises `ConfigError` with the file and the key."""
         priorities: dict[str, int] = {}
         rewrites: list[ModelRewrite] = []
         for file in self.list_files():
@@ -96,7 +96,7 @@ class ObjectFiles:
 
 
 def _head(document: Any, where: str) -> _Head:
-    """Reads the fields that every manifest has."""
+    """Reads the fields that manifests of every kind have."""
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: must be a manifest with apiVersion, kind and metadata")
     kind, version = document.get("kind"), document.get("apiVersion")
@@ -124,7 +124,7 @@ def _head(document: Any, where: str) -> _Head:
 
 
 def _unlisted(documents: Iterable[Any]) -> list[Any]:
-    """Manifests, also out of a `kind: List`."""
+    """Returns the manifests of the documents; a `kind: List` is replaced by its items."""
     flat: list[Any] = []
     for document in documents:
         if isinstance(document, dict) and document.get("kind") == "List":

@@ -26,12 +26,12 @@ EXTRACTOR_TYPE = "core-metrics-extractor"
 
 
 class PageReader(Protocol):
-    """Turns a page of metrics into a load."""
+    """Converts a metrics page to a load."""
 
     path: str  # default path of the metrics page
 
     async def read_page(self, page: bytes) -> Load | None:
-        """The load; None if the page has none of the expected series."""
+        """Returns the load; None if the page has none of the expected series."""
 
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
@@ -41,7 +41,7 @@ _MAX_POLLS_PER_S = 250  # limit for all endpoints together, unless the interval 
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
-    """How metrics of endpoints are fetched."""
+    """Settings for fetching the metrics of endpoints."""
 
     scheme: str = "http"
     path: str | None = None  # None: the default path of the engine, usually /metrics
@@ -66,7 +66,7 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The server's page has none of the expected series."""
+    """Error: the server's metrics page has none of the expected series."""
 
 
 # Expected failures of servers and networks.
@@ -74,24 +74,26 @@ _FORESEEN = (Unreadable, GetFailed, OSError, EOFError, TimeoutError, ssl.SSLErro
 
 
 def defect_in(error: Exception) -> Exception | None:
-    """Returns the error if it must be logged with its traceback, because no server should be able to cause it."""
+    """Returns the error if it is a defect of the picker, which must be logged with its traceback; None for an error
+    that servers and networks cause.
+    """
     return None if isinstance(error, _FORESEEN) else error
 
 
 class LoadSource(Protocol):
-    """Polls one endpoint."""
+    """A source of one endpoint's load."""
 
     port: int | None  # the polled port; None if the metrics are on another host than the server
 
     async def load(self) -> Load:
-        """Returns the current load; raises `OSError`, `GetFailed` or `Unreadable`."""
+        """Returns the current load. Raises `OSError`, `GetFailed` or `Unreadable`."""
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
 
 
 class HttpLoadSource:
-    """Load from a metrics page."""
+    """Reads an endpoint's load from its metrics page."""
 
     def __init__(
         self, get: KeepAliveGet, reader: PageReader, *, is_elsewhere: bool = False
@@ -101,7 +103,7 @@ class HttpLoadSource:
         self._reader = reader
 
     async def load(self) -> Load:
-        """Fetch and read the page."""
+        """Fetches and reads the metrics page."""
         body = await self._get.fetch()
         load = await self._reader.read_page(body)
         if load is None:
@@ -114,7 +116,7 @@ class HttpLoadSource:
 
 
 class Poller:
-    """Polls one endpoint, for as long as the endpoint is in the pool."""
+    """Polls each endpoint for as long as the endpoint is in the pool."""
 
     def __init__(
         self,
@@ -134,11 +136,11 @@ class Poller:
         pool.on_joined(self._start)
 
     def count_failure(self) -> None:
-        """Counts a failed poll of this kind of source."""
+        """Counts a failed poll."""
         self._metrics.poll_errors.labels(self._types[0]).inc()
 
     async def close(self) -> None:
-        """End every task."""
+        """Ends every task."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:
@@ -165,8 +167,8 @@ class Poller:
             await source.close()
 
     async def _pause(self) -> None:
-        """Waits until the next poll is due, or shorter while requests are sent or wait, to any endpoint: an endpoint
-        that is avoided for its queue must report when the queue is gone.
+        """Waits until the next poll is due. The wait is shorter while requests are sent or wait, also to other
+        endpoints: an endpoint that is avoided because of its queue must report when the queue is empty.
         """
         # Random, so that not all endpoints are polled in the same millisecond.
         spread = random.uniform(0.9, 1.1)
@@ -182,14 +184,14 @@ class Poller:
                 await asyncio.sleep(soonest_s * random.random())
 
     def _soonest_s(self) -> float:
-        """The shortest time between two polls, which bounds the work for many endpoints."""
+        """Minimum seconds between two polls, which bounds the work for many endpoints."""
         for_all_s = len(self._pool) / _MAX_POLLS_PER_S
         return min(self._interval_s, max(_BASE_TICK_S, self._interval_s / _HURRY, for_all_s))
 
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
     ) -> None:
-        """Polls once; failures are counted, and the last known load stays."""
+        """Polls an endpoint once. A failure is counted, and the last known load stays."""
         polled_at = clock()
         try:
             async with asyncio.timeout(POLL_TIMEOUT_S):
@@ -230,7 +232,9 @@ def http_sources(
     reader_of: Callable[[Endpoint], PageReader],
     key: str | None = None,
 ) -> Callable[[Endpoint], LoadSource]:
-    """Makes the source of each endpoint that has a metrics page. `key` is for endpoints, not for other hosts."""
+    """Returns a function that creates the load source of an endpoint that has a metrics page. `key` is sent to
+    endpoints only, not to other hosts.
+    """
     tls = make_tls(parameters) if parameters.scheme == "https" else None
 
     def make(endpoint: Endpoint) -> LoadSource:
@@ -252,7 +256,9 @@ def http_sources(
 
 
 def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
-    """Returns the TLS context that checks servers' certificates and presents ours; raises `ConfigError`."""
+    """Returns the TLS context that verifies servers' certificates and presents the picker's own. Raises
+    `ConfigError`.
+    """
     try:
         context = client_tls(parameters.ca_cert_path, is_insecure=parameters.insecure_skip_verify)
         if parameters.client_cert_path and parameters.client_key_path:

@@ -1,4 +1,4 @@
-"""`Pool`: the present endpoints, and listeners for changes."""
+"""`Pool`: the current endpoints, and listeners for changes."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from weft.epp.pool.endpoint import Endpoint, EndpointSpec, split_host_port
 
 
 class Pool:
-    """All endpoints by (source, namespace/name). One event loop owns the pool."""
+    """All endpoints by source and namespace/name. One event loop owns the pool."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], Endpoint] = {}
@@ -26,7 +26,7 @@ class Pool:
         self._num_slots = 0
 
     def on_joined(self, listener: Callable[[Endpoint], None]) -> None:
-        """Calls `listener` for each present and future endpoint."""
+        """Registers `listener`, which is called for each present and each future endpoint."""
         self._on_joined.append(listener)
         for endpoint in self._ready:
             listener(endpoint)
@@ -36,15 +36,15 @@ class Pool:
         self._joining_labels.update(labels)
 
     def on_left(self, listener: Callable[[Endpoint], None]) -> None:
-        """Call `listener` for each endpoint that leaves."""
+        """Registers `listener`, which is called for each endpoint that leaves."""
         self._on_left.append(listener)
 
     def on_load(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` whenever an endpoint reports its load."""
+        """Registers `listener`, which is called whenever an endpoint reports its load."""
         self._on_load.append(listener)
 
     def stir(self) -> None:
-        """Announces that load is about to change, so that polls come soon."""
+        """Makes the next polls come soon, because the load is about to change."""
         self.num_stirs += 1
         self.stirred.set()
         self.stirred.clear()
@@ -54,11 +54,11 @@ class Pool:
             listener()
 
     def hold_slot(self, endpoint: Endpoint) -> None:
-        """Reserves the slot of an endpoint that is leaving, until `release_slot`."""
+        """Reserves the slot number of an endpoint that is leaving, until `release_slot`."""
         self._num_holds[endpoint] = self._num_holds.get(endpoint, 0) + 1
 
     def release_slot(self, endpoint: Endpoint) -> None:
-        """Releases a slot: no index uses it any more."""
+        """Releases a reserved slot number, which no index uses any more."""
         self._num_holds[endpoint] -= 1
         if not self._num_holds[endpoint]:
             del self._num_holds[endpoint]
@@ -66,7 +66,7 @@ class Pool:
 
     @property
     def ready(self) -> Sequence[Endpoint]:
-        """All endpoints with a resolved address."""
+        """All endpoints whose address is resolved."""
         return self._ready
 
     def __iter__(self) -> Iterator[Endpoint]:
@@ -76,8 +76,8 @@ class Pool:
         return len(self._ready)
 
     def replace(self, source: str, found: Iterable[tuple[EndpointSpec, str]]) -> None:
-        """Makes `found` (spec, IP address) the endpoints of `source`; unchanged ones keep their state, also under
-        other labels.
+        """Replaces the endpoints of `source` by `found` (specs with IP addresses). Unchanged endpoints keep their
+        state.
         """
         wanted = {f"{spec.namespace}/{spec.name}": (spec, host) for spec, host in found}
         for key, endpoint in list(self._by_key.items()):
@@ -95,7 +95,9 @@ class Pool:
                 self._add((source, name), spec, host)
 
     def select(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
-        """The endpoints that a gateway allows: all for None, or those named as "ip" or "ip:port"."""
+        """Returns the endpoints that the gateway allows: all if `subset` is None, otherwise the endpoints that it names
+        as "ip" or "ip:port".
+        """
         if subset is None:
             return self._ready
         allowed = {split_host_port(entry) for entry in subset}

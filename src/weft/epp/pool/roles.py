@@ -1,4 +1,4 @@
-"""Roles of endpoints, from a label."""
+"""Roles of endpoints (prefill, decode, encode), read from a label."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ def prefills(endpoint: Endpoint) -> bool:
 
 
 def decodes(endpoint: Endpoint) -> bool:
-    """True if the endpoint decodes; an endpoint without a role does."""
+    """True if the endpoint has a role that includes decode, or no role."""
     return endpoint.labels.get(ROLE_LABEL, "decode") in DECODE_ROLES
 
 
@@ -29,7 +29,7 @@ def encodes(endpoint: Endpoint) -> bool:
 
 
 def by_stage(endpoints: Sequence[Endpoint]) -> dict[str, Sequence[Endpoint]]:
-    """The endpoints of each stage; an endpoint for both stages is in both."""
+    """Returns the endpoints of each stage. An endpoint that serves both stages is in both lists."""
     stages = {
         "prefill": [each for each in endpoints if prefills(each)],
         "decode": [each for each in endpoints if decodes(each)],

@@ -1,1 +1,3 @@
-"""Which endpoint has which prefix in its KV cache: hashes, the two indexes, and the events that feed one of them."""
+"""Prefix indexes: which endpoint has which blocks in its KV cache. Block hashes, the approximate and the precise index,
+and the events that feed the precise one.
+"""

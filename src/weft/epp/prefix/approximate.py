@@ -1,4 +1,6 @@
-"""The approximate prefix index: blocks of prompts that were sent to each endpoint, bounded like its cache."""
+"""The approximate prefix index: the prompt blocks that were sent to each endpoint, as many as fit the endpoint's
+cache.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -9,10 +11,10 @@ _MAX_REMOVED = 2048  # removed in one go
 
 
 class ApproximateIndex:
-    """Block hash to endpoints, and a least-recently-used list of hashes per endpoint.
+    """Map of block hashes to endpoints, and a least-recently-used list of hashes per endpoint.
 
-    A set of endpoints is the bits of an int, one per endpoint's slot: walking a long prompt then
-    costs one dictionary look-up a block, whatever the number of endpoints.
+    A set of endpoints is an int with one bit per endpoint's slot: a long prompt then costs one dictionary look-up per
+    block, whatever the number of endpoints.
     """
 
     def __init__(self) -> None:
@@ -23,7 +25,7 @@ class ApproximateIndex:
         return len(self._holders)
 
     def add(self, endpoint: Endpoint, hashes: Iterable[int], *, capacity: int) -> None:
-        """Records that `endpoint` is about to compute these blocks; drops its oldest beyond `capacity`."""
+        """Records that `endpoint` will compute these blocks; drops the endpoint's oldest blocks beyond `capacity`."""
         recent = self._recent.get(endpoint)
         if recent is None:
             recent = self._recent[endpoint] = OrderedDict()
@@ -39,7 +41,7 @@ class ApproximateIndex:
             self._clear(block, bit)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Forget an endpoint."""
+        """Removes an endpoint and all its blocks."""
         while self.remove_some(endpoint):
             pass
 
@@ -57,7 +59,9 @@ class ApproximateIndex:
         return True
 
     def match(self, hashes: Sequence[int]) -> dict[int, int]:
-        """Returns the number of leading blocks per set of holders, up to the first block without a holder."""
+        """Returns the number of leading blocks for each set of endpoints that have them, up to the first block that no
+        endpoint has.
+        """
         get = self._holders.get
         counts: dict[int, int] = {}
         for block in hashes:
@@ -68,7 +72,7 @@ class ApproximateIndex:
         return counts
 
     def num_blocks(self, endpoint: Endpoint) -> int:
-        """Blocks noted for an endpoint."""
+        """Returns the number of blocks that are recorded for an endpoint."""
         return len(self._recent.get(endpoint, ()))
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""An engine over the VllmEngine protocol: its load and prefix-cache events, converted to the picker's values."""
+"""An engine's load and prefix-cache events over the VllmEngine gRPC protocol, converted to the picker's values."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,16 +38,16 @@ _OPTIONS = (
 
 
 class EngineFailed(OSError):
-    """The call failed; the text is gRPC's code and detail."""
+    """Error of a call to an engine. The text is gRPC's status code and detail."""
 
 
 class EngineRefused(EngineFailed, ConnectionRefusedError):
-    """The engine refuses connections."""
+    """Error: the engine refuses connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBatch:
-    """A message of the event stream; a load record has no events."""
+    """A message of the event stream. A load record has no events."""
 
     sequence: int
     events: Iterable[Event]  # decoded lazily
@@ -56,7 +56,7 @@ class EngineBatch:
 
 
 class EngineConnection:
-    """A channel to one engine. Events may need a control key, other calls need an API key."""
+    """A gRPC channel to one engine. Events may require a control key, other calls an API key."""
 
     def __init__(
         self, endpoint: Endpoint, api_key: str | None = None, control_api_key: str | None = None
@@ -68,7 +68,7 @@ class EngineConnection:
         self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
 
     async def load(self) -> Load:
-        """Returns the current load, summed over the ranks; raises `EngineFailed`."""
+        """Returns the current load, summed over the ranks. Raises `EngineFailed`."""
         request = vllm_engine_pb2.GetLoadsRequest()
         try:
             reply = await self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
@@ -77,7 +77,7 @@ class EngineConnection:
         return to_load(reply)
 
     async def model_name(self) -> str:
-        """The name the model is served under; raises `EngineFailed`."""
+        """Returns the name of the served model. Raises `EngineFailed`."""
         request = vllm_engine_pb2.GetModelInfoRequest()
         try:
             reply = await self._stub.GetModelInfo(
@@ -88,7 +88,7 @@ class EngineConnection:
         return str(reply.served_model_name or reply.model_path)
 
     async def batches(self) -> AsyncGenerator[EngineBatch, None]:
-        """Yields the engine's buffered batches, then new batches and load records; raises `EngineFailed`."""
+        """Yields the engine's buffered batches, then new batches and load records. Raises `EngineFailed`."""
         request = common_pb2.SubscribeKvEventsRequest(load_records_before_first_batch=True)
         call = self._stub.SubscribeKvEvents(request, metadata=self._control_key)
         try:
@@ -100,7 +100,7 @@ class EngineConnection:
             call.cancel()
 
     async def close(self) -> None:
-        """Close the channel."""
+        """Closes the channel."""
         await self._channel.close(None)
 
 
@@ -109,7 +109,7 @@ def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:
-    """Sums the loads of all ranks."""
+    """Returns the sum of the loads of all ranks."""
     usages = [as_share(rank.token_usage) for rank in reply.loads]
     return Load(
         num_waiting=as_count(sum(rank.num_waiting_reqs for rank in reply.loads)),
@@ -119,7 +119,7 @@ def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:
 
 
 def to_batch(message: common_pb2.KvEventBatch) -> EngineBatch:
-    """A wire message as a value."""
+    """Converts a message of the protocol to a value."""
     has_load = message.HasField("load")
     return EngineBatch(
         sequence=message.sequence_number,
@@ -143,7 +143,7 @@ def _events(message: common_pb2.KvEventBatch) -> Iterator[Event]:
 
 
 def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
-    """Yields an event for each run of blocks of the same size."""
+    """Yields an event for each run of blocks that have the same size."""
     parent = block_hash(stored.parent_block_hash) if stored.HasField("parent_block_hash") else None
     for block in stored.blocks:
         tokens = pack_tokens(block.token_ids)
@@ -166,7 +166,9 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
 def _extra(
     block: common_pb2.KvBlock, stored: common_pb2.KvBlocksStored, *, is_first: bool
 ) -> Extra:
-    """Extra keys as in ZeroMQ events: media, then the salt. vLLM repeats adapter and salt among the keys."""
+    """Returns the extra keys of a block as in ZeroMQ events: media, then the cache salt. vLLM repeats adapter and salt
+    among the keys.
+    """
     extra: list[str | int | None] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):

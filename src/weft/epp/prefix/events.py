@@ -1,7 +1,7 @@
-"""Events of an engine's prefix cache, decoded from msgpack maps or arrays.
+"""Prefix-cache events of an engine, decoded from msgpack maps or arrays.
 
-Only the needed fields are decoded, one by one: a message may contain any values, and each byte may take fifty as
-objects. An event with many blocks is split, so that other tasks get a turn.
+Only the needed fields are decoded, one by one: a message may contain any values, and one byte may become an object of
+fifty bytes. An event with many blocks is split, so that other tasks get a turn.
 """
 
 import struct
@@ -37,12 +37,12 @@ _PLACES: Final = {
 
 
 class Malformed(Exception):
-    """A message that does not have the form of events."""
+    """Error: a message does not have the form of events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Blocks that were computed or loaded, in the order of their tokens."""
+    """Event: blocks were computed or loaded, in the order of their tokens."""
 
     hashes: Sequence[int]  # opaque hashes of the engine
     parent: int | None
@@ -56,7 +56,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Blocks that were dropped."""
+    """Event: blocks were dropped."""
 
     hashes: Sequence[int]
     tier: str = DEFAULT_TIER
@@ -65,7 +65,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Every block was dropped."""
+    """Event: all blocks were dropped."""
 
 
 Event = Stored | Removed | Cleared
@@ -81,7 +81,9 @@ class _MapBatch(msgspec.Struct):
 
 
 class _ArrayEvent(msgspec.Struct, array_like=True):
-    """The fields after the type; newer engines add fields at the end, older ones lack the last ones."""
+    """The fields of an event in array form after its type. Newer engines append fields; older engines lack the last
+    ones.
+    """
 
     type: str
     p0: msgspec.Raw = msgspec.Raw()
@@ -101,7 +103,7 @@ class _ArrayEvent(msgspec.Struct, array_like=True):
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """The fields of an event that are read; others are ignored."""
+    """The fields of an event that the picker reads; all others are ignored."""
 
     block_hashes: msgspec.Raw = msgspec.Raw()
     parent_block_hash: msgspec.Raw = msgspec.Raw()
@@ -137,7 +139,7 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw] | None)
 
 
 def decode_batch(payload: bytes, engine: str = "vllm") -> Iterator[Event]:
-    """Yields the events of one message; raises `Malformed`."""
+    """Yields the events of one message. Raises `Malformed`."""
     places = _PLACES[engine]
     try:
         if len(payload) > MAX_BATCH_BYTES:
@@ -151,7 +153,7 @@ def decode_batch(payload: bytes, engine: str = "vllm") -> Iterator[Event]:
 
 
 def block_hash(value: object) -> int:
-    """An engine's hash as 64 bits: ints unchanged, the low 64 bits of bytes."""
+    """Converts an engine's block hash to 64 bits: an int is unchanged; of bytes, the low 64 bits are used."""
     if isinstance(value, bytes):
         return int.from_bytes(value[-8:], "big")
     if isinstance(value, int) and not isinstance(value, bool):
@@ -160,7 +162,7 @@ def block_hash(value: object) -> int:
 
 
 def tier_of(medium: object) -> str:
-    """The tier of a medium; without a medium, the device."""
+    """Returns the cache tier of a storage medium; without a medium, the device's tier."""
     return medium.lower() if isinstance(medium, str) and medium else DEFAULT_TIER
 
 
@@ -178,7 +180,7 @@ def _decode(kind: str, fields: _Fields) -> Iterator[Event]:
 
 
 def removals(hashes: Sequence[int | bytes], tier: str, group: int | None) -> Iterator[Removed]:
-    """Splits removals into events of bounded size."""
+    """Yields removals of at most a fixed number of blocks each."""
     for start in range(0, len(hashes), MAX_BLOCKS):
         some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
         yield Removed(hashes=some, tier=tier, group=group)
@@ -214,7 +216,7 @@ def _read(decoder: "msgspec.msgpack.Decoder[T]", raw: msgspec.Raw) -> T | None:
 
 
 def _small(raw: msgspec.Raw) -> Any:
-    """Decodes any value, if it is short."""
+    """Decodes a value of any type. Raises `Malformed` if its encoding is too long."""
     if len(memoryview(raw)) > _MAX_EXTRA_BYTES:
         raise Malformed("a value is too long")
     return _read(_any, raw)
@@ -231,7 +233,9 @@ def _is_map(message: bytes | msgspec.Raw) -> bool:
 
 
 def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
-    """Returns the items of an array, or of nil; the number of items is checked before they become objects."""
+    """Returns the items of an array; none for nil. Raises `Malformed`, before the items become objects, if there are
+    more than `most`.
+    """
     head = bytes(memoryview(raw)[:5])
     width = {b"\xdc": 2, b"\xdd": 4}.get(head[:1], 0)
     if int.from_bytes(head[1 : 1 + width], "big") > most:
@@ -240,7 +244,9 @@ def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
 
 
 def _extra(keys: Any, lora_name: object) -> Extra | None:
-    """Returns what distinguishes a block besides its tokens; the adapter is already in the root of the chain."""
+    """Returns the extra keys of a block: what distinguishes it besides its tokens. The adapter is left out, because the
+    root of the key chain includes it.
+    """
     extra: list[str | int | None] = []
     for key in keys or ():
         if isinstance(key, str | int):

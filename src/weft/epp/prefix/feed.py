@@ -1,4 +1,4 @@
-"""Applies an endpoint's event stream to the index: order, gaps, restarts, and unreadable messages."""
+"""Applies an endpoint's stream of cache events to the index, and handles gaps, restarts and unreadable messages."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -11,7 +11,7 @@ from weft.epp.prefix.precise import PreciseIndex
 
 
 class Step(Enum):
-    """Relation of a message to the one before it."""
+    """Relation of a message to the message before it."""
 
     NEXT = "next"
     REPEATED = "repeated"
@@ -20,8 +20,8 @@ class Step(Enum):
 
 
 class EventFeed:
-    """Applies batches in order. If batches are lost, the endpoint is cleared: a missing block costs a cache miss, but
-    a wrong block misleads every later decision.
+    """Applies the event batches of an endpoint in order. If batches are lost, all blocks of the endpoint are dropped: a
+    missing block costs a cache miss, but a wrong block misleads every later decision.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class EventFeed:
         self._is_closed = False
 
     def close(self) -> None:
-        """Applies nothing more: the endpoint has left, and its slot may be reused."""
+        """Stops the application of events: the endpoint has left, and another endpoint may reuse its slot."""
         self._is_closed = True
 
     def name_model(self, model: str) -> None:
-        """Stores the engine's model name; "" means unknown."""
+        """Stores the name of the engine's model; "" means unknown."""
         if model and model != self._model:
             self._model = model
             self._index.base_models[self._endpoint] = model
 
     def step(self, sequence: int) -> Step:
-        """Returns the relation of a message with this number to the messages already applied."""
+        """Returns the relation of a message with this sequence number to the messages applied so far."""
         if self.last is None or sequence == self.last + 1:
             return Step.NEXT
         if sequence > self.last:
@@ -61,7 +61,7 @@ class EventFeed:
         return Step.REPEATED if self._is_after_replay else Step.RESTARTED
 
     async def apply_payload(self, sequence: int, payload: bytes) -> None:
-        """Applies a msgpack batch; an invalid batch is counted and dropped."""
+        """Applies a batch in msgpack. An invalid batch is counted and dropped."""
         events, turns = [], Turns()
         try:
             for event in decode_batch(payload, self._engine):
@@ -75,7 +75,7 @@ class EventFeed:
         await self.apply(sequence, events)
 
     async def apply(self, sequence: int, events: Iterable[Event]) -> None:
-        """Applies the next batch; other tasks get turns in between."""
+        """Applies the next batch; other tasks get turns meanwhile."""
         turns, num_events = Turns(), 0
         for event in events:
             if self._is_closed:
@@ -91,23 +91,23 @@ class EventFeed:
         self.note("applied", num_events)
 
     def replayed(self) -> None:
-        """Records the end of a replay: live messages up to here are duplicates."""
+        """Records the end of a replay: a live message that the replay contained is a duplicate."""
         self._is_after_replay = True
 
     async def clear(self, outcome: str) -> None:
-        """Drops the endpoint's blocks, and starts again."""
+        """Drops all blocks of the endpoint, and waits for a new start of the stream."""
         await clear_in_turns(self._index, self._endpoint)
         self.last = None
         self._is_after_replay = False
         self.note(outcome)
 
     def note(self, outcome: str, amount: int = 1) -> None:
-        """Counts events by outcome."""
+        """Adds to the number of events with this outcome."""
         self._events.labels(outcome).inc(amount)
 
 
 async def clear_in_turns(index: PreciseIndex, endpoint: Endpoint) -> None:
-    """Drops all blocks of an endpoint, perhaps a million, in turns."""
+    """Drops all blocks of an endpoint, perhaps a million, and lets other tasks run in between."""
     turns = Turns()
     while index.clear_some(endpoint):
         await turns.yield_if_due()

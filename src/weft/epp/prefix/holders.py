@@ -1,4 +1,4 @@
-"""Sets of endpoints as the bits of an int, one for each endpoint's slot."""
+"""Sets of endpoints as ints with one bit for each endpoint's slot."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -11,9 +11,9 @@ _Amount = TypeVar("_Amount", int, float)
 def by_endpoint(
     amounts: Mapping[int, _Amount], endpoints: Iterable[Endpoint]
 ) -> dict[Endpoint, _Amount]:
-    """Converts amounts per set of endpoints to amounts per endpoint; the cost grows with the sizes of the sets.
+    """Converts amounts per set of endpoints to amounts per endpoint. The cost grows with the sizes of the sets.
 
-    A request may have a thousand prompts, and a pool a thousand endpoints: amounts are summed by set before.
+    A request may have a thousand prompts, and a pool a thousand endpoints: callers first sum the amounts of equal sets.
     """
     by_slot = {endpoint.slot: endpoint for endpoint in endpoints}
     found: dict[Endpoint, _Amount] = {}

@@ -23,14 +23,14 @@ Extra = Sequence[str | int | None]
 
 
 def fnv64a(data: bytes, state: int = FNV_OFFSET) -> int:
-    """FNV-1a, 64 bits."""
+    """Returns the 64-bit FNV-1a hash of `data`."""
     for byte in data:
         state = (state ^ byte) * _FNV_PRIME & _MASK
     return state
 
 
 def cbor_head(major: int, value: int) -> bytes:
-    """The shortest head of a CBOR item: its major type and its number or length."""
+    """Returns the shortest head of a CBOR item: its major type, and its number or length."""
     kind = major << 5
     if value < 24:
         return bytes((kind | value,))
@@ -41,7 +41,7 @@ def cbor_head(major: int, value: int) -> bytes:
 
 
 def cbor(value: object) -> bytes:
-    """Canonical CBOR of None, ints, text, bytes and lists of them."""
+    """Returns the canonical CBOR encoding of None, ints, text, bytes and lists of them."""
     match value:
         case None:
             return b"\xf6"
@@ -62,24 +62,24 @@ class KeyAlgorithm(Protocol):
     """An algorithm that computes block keys."""
 
     def root(self, model: str) -> int:
-        """The parent key of a prompt's first block."""
+        """Returns the parent key of a prompt's first block."""
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
-        """The key of one full block of little-endian uint32 tokens."""
+        """Returns the key of one full block; `tokens` are little-endian uint32."""
 
 
 class FnvKeys:
-    """FNV-64a over CBOR."""
+    """Block keys by FNV-64a over canonical CBOR."""
 
     def __init__(self, seed: str) -> None:
         self._seed = fnv64a(seed.encode())
 
     def root(self, model: str) -> int:
-        """The first key of a chain: one step from the seed, without tokens, with the model's name as the extra."""
+        """Returns the first key of a chain: the hash of the seed, no tokens, and the model's name as the extra key."""
         return fnv64a(cbor([self._seed, None, model]))
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
-        """[parent, tokens, extra]."""
+        """Returns the hash of [parent, tokens, extra]."""
         ids = array("I", tokens)
         if byteorder == "big":
             ids.byteswap()
@@ -90,17 +90,17 @@ class FnvKeys:
 
 
 class XxhKeys:
-    """XXH64 over the parent, the tokens, and each extra after its length."""
+    """Block keys by XXH64 over the parent key, the tokens, and each extra key after its length."""
 
     def __init__(self, seed: str) -> None:
         self._seed = fnv64a(seed.encode())
 
     def root(self, model: str) -> int:
-        """The first key of a chain: one step from the seed, without tokens, with the model's name as the extra."""
+        """Returns the first key of a chain: the hash of the seed, no tokens, and the model's name as the extra key."""
         return self.block(self._seed, b"", (model,))
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
-        """Parent, tokens, extras."""
+        """Returns the hash of the parent key, the tokens and the extra keys."""
         data = _U64.pack(parent) + tokens
         for item in extra or ():
             raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else cbor(item)
@@ -109,14 +109,14 @@ class XxhKeys:
 
 
 def make_keys(algorithm: str, seed: str) -> KeyAlgorithm:
-    """The algorithm a configuration names."""
+    """Returns the algorithm that the configuration names."""
     return FnvKeys(seed) if algorithm == "cbor-fnv" else XxhKeys(seed)
 
 
 def chain_keys(
     keys: KeyAlgorithm, tokens: bytes, *, block_size: int, parent: int, first_extra: Extra | None
 ) -> list[int]:
-    """Keys of the full blocks of `tokens`; `first_extra` is for the first block."""
+    """Returns the keys of the full blocks of `tokens`. `first_extra` is the extra key of the first block."""
     return list(
         iter_keys(keys, tokens, block_size=block_size, parent=parent, first_extra=first_extra)
     )
@@ -125,7 +125,7 @@ def chain_keys(
 def iter_keys(
     keys: KeyAlgorithm, tokens: bytes, *, block_size: int, parent: int, first_extra: Extra | None
 ) -> Iterator[int]:
-    """Yields the keys one by one, for callers that must not compute all at once."""
+    """Yields the keys of the full blocks one by one, for callers that must not compute all at once."""
     width = 4 * block_size
     block, extra = keys.block, first_extra
     for end in range(width, len(tokens) + 1, width):
@@ -137,7 +137,9 @@ def iter_keys(
 def chain_hashes(
     tokens: bytes, *, block_size: int, max_blocks: int, model: str, cache_salt: str
 ) -> list[int]:
-    """Hashes for the approximate index: one per block of four-byte tokens, including a partial last block."""
+    """Returns the hashes for the approximate index: one per block of four-byte tokens, including an incomplete last
+    block.
+    """
     digest = xxhash.xxh64_intdigest
     pack = _PAIR.pack
     width = 4 * block_size

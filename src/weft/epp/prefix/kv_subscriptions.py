@@ -1,4 +1,4 @@
-"""Keeps one event subscription per endpoint, over gRPC or ZeroMQ."""
+"""Keeps one subscription to cache events per endpoint, over gRPC or ZeroMQ."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _MAX_PAUSE_S = 15.0
 
 
 def parse_selector(text: str) -> dict[str, str]:
-    """ "key=value,..." as a mapping; raises `ValueError`."""
+    """Converts "key=value,..." to a dictionary. Raises `ValueError`."""
     labels = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         key, equals, value = part.partition("=")
@@ -38,7 +38,7 @@ def parse_selector(text: str) -> dict[str, str]:
 
 
 class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
-    """The endpoints that publish events, and the addresses of their publishers."""
+    """Selects the endpoints that publish events over ZeroMQ, and configures their publishers' addresses."""
 
     socket_port: Port = 5557
     replay_socket_port: Port | None = None
@@ -50,7 +50,7 @@ class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
 
 
 class KvEventsConfig(Part, frozen=True, kw_only=True):
-    """Sources of events. Endpoints that speak VllmEngine send events over gRPC regardless."""
+    """Sources of cache events. Endpoints that speak the VllmEngine protocol always send events over gRPC."""
 
     zmq_endpoint: str | None = None  # address that the picker binds, for engines that connect to it
     topic_filter: str = "kv@"
@@ -62,7 +62,7 @@ class KvEventsConfig(Part, frozen=True, kw_only=True):
 
 
 class KvSubscriptions:
-    """Runs a task per endpoint, for as long as the endpoint is in the pool."""
+    """Runs one subscription task per endpoint, for as long as the endpoint is in the pool."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class KvSubscriptions:
         return hub
 
     async def close(self) -> None:
-        """End every subscription."""
+        """Ends every subscription."""
         tasks = [*self._tasks.values(), *([self._hub] if self._hub else [])]
         self._tasks.clear()
         for task in tasks:
@@ -121,7 +121,7 @@ class KvSubscriptions:
         self._tasks[endpoint] = asyncio.create_task(self._follow(run, endpoint), name=name)
 
     async def _follow(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
-        """Runs a subscription, and starts it again after any failure, so that no engine is lost for good."""
+        """Runs a subscription, and starts it again after each failure, so that no engine's events are lost for good."""
         while True:
             try:
                 await run(endpoint)

@@ -1,4 +1,6 @@
-"""Removes the blocks of endpoints that left the pool, a few milliseconds at a time: there may be a million."""
+"""Removes the blocks of endpoints that left the pool, a few milliseconds at a time: an endpoint may have a million
+blocks.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from weft.epp.pool.pool import Pool
 
 
 class Leaving:
-    """Clears an index for each endpoint that leaves. The endpoint's slot is reserved until then."""
+    """Clears an index of each endpoint that leaves the pool. The endpoint's slot stays reserved until then."""
 
     def __init__(self, pool: Pool, clear_some: Callable[[Endpoint], bool]) -> None:
         self._pool = pool
@@ -18,7 +20,7 @@ class Leaving:
         pool.on_left(self._left)
 
     async def aclose(self) -> None:
-        """Ends running tasks; the picker is closing."""
+        """Ends the running tasks when the picker closes."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

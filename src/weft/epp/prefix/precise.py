@@ -1,4 +1,4 @@
-"""The precise prefix index: which endpoint holds which blocks, as their engines reported."""
+"""The precise prefix index: the blocks that each endpoint's engine has reported as cached."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,9 @@ _Place = tuple[str, int | None]  # tier, KV-cache group
 
 @dataclass(slots=True)
 class _Block:
-    """A block of an engine: the key that it completes, and the state of the key chain after it."""
+    """A block as an engine stores it: the key that the block completes, and the state of the key chain after the
+    block.
+    """
 
     key: int  # key of the last full block up to this block's end
     tail: bytes  # tokens after that full block
@@ -40,7 +42,9 @@ class _Holding:
 
 
 class PreciseIndex:
-    """Block key to endpoints by tier. Engine and index may cut blocks of different sizes."""
+    """Map of block keys to the endpoints that have the block, by cache tier. The engine's block size may differ from
+    the index's.
+    """
 
     def __init__(
         self, keys: KeyAlgorithm, *, block_size: int, weights: Mapping[str, float], max_keys: int
@@ -68,7 +72,7 @@ class PreciseIndex:
         return sum(map(len, self._holders.values()))
 
     def apply(self, endpoint: Endpoint, event: Event, *, model: str) -> None:
-        """Applies one event. `model` is the base model of the endpoint."""
+        """Applies one event of an endpoint. `model` is the endpoint's base model."""
         match event:
             case Stored():
                 if event.tier in self._holders:
@@ -79,7 +83,7 @@ class PreciseIndex:
                 self.clear(endpoint)
 
     def clear(self, endpoint: Endpoint) -> None:
-        """Forget all that an endpoint holds."""
+        """Removes all blocks of an endpoint."""
         while self.clear_some(endpoint):
             pass
 
@@ -100,17 +104,19 @@ class PreciseIndex:
         return True
 
     def add_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
-        """Adds blocks that the engine has not confirmed yet."""
+        """Adds blocks of a routed request before the engine's events confirm them."""
         self._add(endpoint, self._holding(endpoint), SPECULATIVE, keys)
 
     def remove_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
-        """Take that back."""
+        """Removes blocks that `add_speculative` has added."""
         holding = self._holdings.get(endpoint)
         if holding is not None:  # otherwise the endpoint was cleared meanwhile
             self._take_back(endpoint, holding, SPECULATIVE, keys)
 
     def match(self, keys: Sequence[int]) -> list[tuple[int, int, float]]:
-        """Returns disjoint masks of endpoints, each with its number of unbroken leading blocks and their weight."""
+        """Returns disjoint sets of endpoints (as bit masks), each with the number of unbroken leading blocks that its
+        endpoints have, and the sum of the blocks' weights.
+        """
         ended: list[tuple[int, int, float]] = []
         tiers = [(self._holders[tier].get, weight) for tier, weight in self._weights]
         alive: dict[float, int] = {0.0: -1}
@@ -133,7 +139,7 @@ class PreciseIndex:
         return ended + [(holders, len(keys), total) for total, holders in alive.items() if keys]
 
     def num_blocks(self, endpoint: Endpoint) -> int:
-        """Keys an endpoint holds, over all tiers."""
+        """Returns the number of keys of an endpoint, summed over all tiers."""
         holding = self._holdings.get(endpoint)
         return sum(map(len, holding.counts.values())) if holding else 0
 
@@ -229,7 +235,9 @@ class PreciseIndex:
             holding.num_tokens -= block.num_tokens
 
     def _drop_oldest(self, endpoint: Endpoint, holding: _Holding) -> None:
-        """Limits an endpoint's blocks: an engine may store blocks without ever reporting removals."""
+        """Drops an endpoint's oldest blocks above the maximum number: an engine may report stored blocks without ever
+        reporting removals.
+        """
         limit = self._max_keys * self.block_size
         for name in list(islice(holding.blocks, _MAX_EVICTED)):
             if holding.num_tokens <= limit:
@@ -238,7 +246,7 @@ class PreciseIndex:
             self._drop_from(endpoint, holding, name, block, block.places.copy())
 
     def _add(self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]) -> None:
-        """Increments the counts of keys; a prompt may have sixteen thousand."""
+        """Increments the counts of keys; a prompt may have sixteen thousand keys."""
         counts, holders = holding.counts.setdefault(tier, {}), self._holders[tier]
         bit, num_before = 1 << endpoint.slot, len(counts)
         for key in keys:
@@ -254,7 +262,9 @@ class PreciseIndex:
     def _take_back(
         self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]
     ) -> int:
-        """Decrements the counts of present keys; returns the number of keys with a remaining count."""
+        """Decrements the counts of the keys that are present; returns the number of keys whose count stays above
+        zero.
+        """
         counts, bit, num_left = holding.counts.get(tier, {}), 1 << endpoint.slot, 0
         for key in keys:
             count = counts.get(key, 0)
@@ -276,7 +286,7 @@ class PreciseIndex:
             del holders[key]
 
     def _evict(self, tier: str) -> None:
-        """Drops the keys that were stored first, for all endpoints."""
+        """Drops the keys of a tier that were stored first, for all endpoints."""
         holders = self._holders[tier]
         share = min(self._max_keys // _EVICTED_SHARE, _MAX_EVICTED)
         num_evicted = max(len(holders) - self._max_keys, share)

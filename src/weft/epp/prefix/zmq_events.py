@@ -1,6 +1,6 @@
-"""Events over ZeroMQ: one SUB socket per endpoint, with replay; or one socket that all engines connect to.
+"""Cache events over ZeroMQ: either one SUB socket per endpoint, with replay, or one socket that all engines connect to.
 
-A socket with queued messages returns at once, so reading must yield to other tasks explicitly.
+A socket with queued messages returns at once, so code that reads must explicitly let other tasks run.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _MAX_MESSAGE_BYTES = 8 << 20
 
 
 class ZmqSubscriber:
-    """Follows one endpoint's publisher."""
+    """Subscription to the event publisher of one endpoint."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ZmqSubscriber:
         self._replays = replays
 
     async def run(self, port: int, replay_port: int | None) -> None:
-        """Follow until cancelled."""
+        """Receives and applies events until the task is cancelled."""
         socket = self._context.socket(zmq.SUB)
         try:
             _prepare(socket, self._host)
@@ -80,7 +80,7 @@ class ZmqSubscriber:
         await feed.apply_payload(sequence, payload)
 
     async def _replay(self, start: int, until: int | None, port: int) -> bool:
-        """Requests the batches from `start` on; returns True if all before `until` arrived."""
+        """Requests the batches from sequence number `start` on; returns True if all before `until` arrived."""
         async with self._replays:
             has_ended = await self._request_replay(start, port)
         if has_ended:
@@ -89,7 +89,7 @@ class ZmqSubscriber:
         return has_ended and (until is None or (last is not None and last + 1 >= until))
 
     async def _request_replay(self, start: int, port: int) -> bool:
-        """Returns whether the replay was complete."""
+        """Requests the batches from `start` on and applies them; returns True if the replay was complete."""
         # A DEALER, since a REQ socket would take only the first of the batches.
         socket = self._context.socket(zmq.DEALER)
         try:
@@ -108,7 +108,7 @@ class ZmqSubscriber:
         return True
 
     async def _take_replayed(self, frames: Sequence[bytes]) -> bool:
-        """Returns whether more messages follow."""
+        """Applies one message of a replay; returns True if more messages follow."""
         if len(frames) < 2 or len(frames[-2]) != 8:
             self._feed.note("malformed")
             return True
@@ -123,7 +123,7 @@ class ZmqSubscriber:
 
 
 class ZmqHub:
-    """A bound socket on which many endpoints publish; the topic names the endpoint."""
+    """A bound socket to which many endpoints publish events. The topic of a message names the endpoint."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ZmqHub:
         self._socket: zmq.asyncio.Socket | None = None
 
     def bind(self, address: str, topic: str) -> None:
-        """Open the socket; raises `ConfigError`."""
+        """Opens the socket. Raises `ConfigError`."""
         socket = self._context.socket(zmq.SUB)
         try:
             _prepare(socket, address)
@@ -149,7 +149,7 @@ class ZmqHub:
         self._socket = socket
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Receives and applies events until the task is cancelled."""
         assert self._socket is not None
         turns = Turns()
         try:
@@ -174,20 +174,20 @@ class ZmqHub:
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[str, int, bytes] | None:
-    """Topic, sequence number and payload; None if the frames have another form."""
+    """Returns topic, sequence number and payload of a message; None if its frames have another form."""
     if len(frames) != 3 or len(frames[1]) != 8:
         return None
     return frames[0].decode("utf-8", "replace"), int.from_bytes(frames[1], "big"), frames[2]
 
 
 def pod_of(topic: str) -> str:
-    """The publisher in "kv@POD@MODEL"."""
+    """Returns the publisher in a topic "kv@POD@MODEL"."""
     parts = topic.split("@", 2)
     return parts[1] if len(parts) == 3 else ""
 
 
 def model_of(topic: str) -> str:
-    """The model in "kv@POD@MODEL"; "" if the topic is another kind."""
+    """Returns the model in a topic "kv@POD@MODEL"; "" for a topic of another form."""
     parts = topic.split("@", 2)
     return parts[2] if len(parts) == 3 else ""
 

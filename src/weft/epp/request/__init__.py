@@ -1,1 +1,3 @@
-"""Requests and their responses as each API writes them: read, renamed, refused."""
+"""Requests and responses of all APIs: parsing requests, replacing model names, building refusals, reading token
+usage.
+"""

@@ -1,4 +1,4 @@
-"""The process that reads large bodies, so that the picker's own process is not blocked: `python -m
+"""Process that parses large request bodies, so that the picker's own process is not blocked: `python -m
 weft.epp.request.apart`.
 
 Jobs arrive on standard input, results leave on standard output: a four-byte length and a message (msgpack with fixed
@@ -27,7 +27,7 @@ _BYTES_PER_BYTE: Final = 3
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A call whose body follows."""
+    """Message to the process: a call, whose body follows the message."""
 
     parser: str
     path: str
@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """A prompt: a text's UTF-8, or token ids as little-endian uint32."""
+    """A prompt as bytes: UTF-8 text, or token ids as little-endian uint32."""
 
     is_text: bool
     data: bytes
@@ -48,7 +48,9 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The parsed request, or the reason why it was refused. The renamed body follows, if one is wanted."""
+    """The parsed request, or the reason for its refusal. If the job asks for another model name, the changed body
+    follows.
+    """
 
     status: int = 200
     message: str = ""
@@ -64,7 +66,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_schedulable: bool = True
 
     def to_request(self, call: Call, parser: str) -> InferenceRequest:
-        """The request, with the parts that were not sent to the process, such as headers."""
+        """Returns the request, completed by the parts that were not sent to the process, such as headers."""
         same = {name: getattr(self, name) for name in _SAME}
         prompts = tuple(map(_unpacked, self.prompts))
         return replace(call.to_request(parser), prompts=prompts, **same)
@@ -82,7 +84,7 @@ decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def main() -> None:
-    """Runs jobs from standard input until it closes."""
+    """Handles jobs from standard input until it closes."""
     # Ctrl-C is for the picker, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # bodies create many objects and no reference cycles

@@ -1,6 +1,6 @@
-"""Readers of response bodies: they get the bytes in pieces of any size, and collect the token usage.
+"""Readers of response bodies: they get a body in pieces of any size, and collect the token usage.
 
-A reader never changes the body, never fails, holds a bounded number of bytes, and gives up on larger parts.
+A reader never changes the body, never fails, holds a bounded number of bytes, and skips parts that are too large.
 """
 
 from abc import ABC, abstractmethod
@@ -17,21 +17,21 @@ MAX_HELD_BYTES: Final = 4 * 2**20
 
 
 class Reader(Protocol):
-    """Looks at a response's body."""
+    """Reads the token usage in a response body."""
 
     @property
     def has_output(self) -> bool:
         """True once the first piece of the answer has arrived."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Reads the next bytes of the body."""
 
     def usage(self) -> Usage | None:
-        """Usage that the response has reported; complete at its end."""
+        """Returns the usage that the body has reported so far; None before any. Complete at the end of the body."""
 
 
 class JsonReader:
-    """A body that is one JSON value."""
+    """Reader of a body that is one JSON value."""
 
     def __init__(self) -> None:
         self._held: bytearray | None = bytearray()
@@ -46,12 +46,12 @@ class JsonReader:
                 self._held = None
 
     def usage(self) -> Usage | None:
-        """Usage from the complete JSON body."""
+        """Returns the usage in the complete JSON body; None before the end."""
         return usage_of(bytes(self._held)) if self._held else None
 
 
 class EventReader:
-    """Server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line, or before the next object."""
+    """Reader of server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line."""
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []  # pieces of an incomplete line
@@ -63,7 +63,7 @@ class EventReader:
         self.has_output = False
 
     def feed(self, data: bytes) -> None:
-        """Take whole lines; keep the rest."""
+        """Reads the complete lines, and keeps the incomplete last line."""
         if not data:
             return
         if self._ends_in_cr and data[:1] == b"\n":
@@ -79,7 +79,7 @@ class EventReader:
         self._bound()
 
     def usage(self) -> Usage | None:
-        """Also reads a last event that has no empty line after it."""
+        """Returns the usage of the events so far. A last event without an empty line after it is read too."""
         if self._tail:
             self._take(self._whole_line())
         self._end_event()
@@ -130,7 +130,7 @@ def _is_object(data: bytes) -> bool:
 
 
 class FrameReader(ABC):
-    """gRPC frames, of which each is output. A message that is too long is passed over unread."""
+    """Reader of gRPC frames; every frame is output. A message that is too long is skipped."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -142,14 +142,14 @@ class FrameReader(ABC):
 
     @abstractmethod
     def usage(self) -> Usage | None:
-        """Usage from the gRPC messages."""
+        """Returns the usage of the gRPC messages so far."""
 
     @abstractmethod
     def _read(self, message: bytes) -> None:
-        """Reads the counts of one message."""
+        """Reads the token counts of one message."""
 
     def feed(self, data: bytes) -> None:
-        """Take whole frames; keep the rest."""
+        """Reads the complete frames, and keeps the incomplete last frame."""
         if self._num_skipped:
             num_bytes = min(self._num_skipped, len(data))
             self._num_skipped -= num_bytes
@@ -187,7 +187,7 @@ class FrameReader(ABC):
 
 
 class VllmReader(FrameReader):
-    """Responses of Generate and Embed."""
+    """Reader of the responses of vLLM's Generate and Embed calls."""
 
     def __init__(self, path: str, encoding: str) -> None:
         super().__init__(encoding)
@@ -199,7 +199,7 @@ class VllmReader(FrameReader):
         self._saw_any = False
 
     def usage(self) -> Usage | None:
-        """Usage summed over all answers of the request."""
+        """Returns the usage summed over all answers of the request."""
         if not self._saw_any:
             return None
         return Usage(
@@ -223,7 +223,7 @@ class VllmReader(FrameReader):
 
 
 class VertexReader(FrameReader):
-    """HttpBody messages: each holds a JSON body, or a piece of an event stream."""
+    """Reader of HttpBody messages: each contains a JSON body, or a piece of an event stream."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__(encoding)
@@ -231,7 +231,7 @@ class VertexReader(FrameReader):
         self._usage: Usage | None = None
 
     def usage(self) -> Usage | None:
-        """Usage from whichever fields the server filled."""
+        """Returns the usage of the JSON body or of the event stream."""
         streamed = self._events.usage()
         return self._usage if streamed is None else merge(self._usage, streamed)
 
@@ -246,7 +246,7 @@ class VertexReader(FrameReader):
 
 
 class NoReader:
-    """A body without token usage: only the arrival of bytes is recorded."""
+    """Reader of a body without token usage: only the arrival of bytes is recorded."""
 
     def __init__(self) -> None:
         self.has_output = False
@@ -256,12 +256,14 @@ class NoReader:
         self.has_output = self.has_output or bool(data)
 
     def usage(self) -> Usage | None:
-        """Nothing."""
+        """Returns None."""
         return None
 
 
 def open_reader(dialect: Dialect, path: str, content_type: str, encoding: str) -> Reader:
-    """The reader for a response, by the request's dialect and the content type. `encoding` is gRPC's."""
+    """Returns the reader for a response, by the request's API, its path and the content type. `encoding` is that of
+    gRPC messages.
+    """
     if dialect is Dialect.VLLM_GRPC:
         return VllmReader(path, encoding)
     if dialect is Dialect.VERTEX:

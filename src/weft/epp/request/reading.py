@@ -1,4 +1,4 @@
-"""Converts a body to a request: unpacked, parsed, and with prompts cut to the compared length."""
+"""Converts a body to a request: decompresses and parses it, and cuts the prompts to the compared length."""
 
 from dataclasses import replace
 from typing import Final
@@ -14,9 +14,9 @@ _MAX_MODEL_CHARS: Final = 1024
 
 
 def read(parser: Parser, call: Call) -> InferenceRequest:
-    """Parses a call; raises `Refused` if the body is invalid.
+    """Parses a request. Raises `Refused` if its body is invalid.
 
-    A body that is declared as another type than JSON, and is not JSON, is left to the server.
+    A body whose content type is not JSON, and which is not JSON, is left to the server.
     """
     try:
         request = parser.parse(_plain(call))
@@ -32,12 +32,12 @@ def read(parser: Parser, call: Call) -> InferenceRequest:
 
 
 def renamed(parser: Parser, call: Call, model: str) -> bytes:
-    """The unpacked body of a parsed call, with another model name."""
+    """Returns the decompressed body of a parsed request, with another model name."""
     return parser.rename(_plain(call), model)
 
 
 def _plain(call: Call) -> Call:
-    """The call with an unpacked body. In gRPC, each message is compressed separately, which parsers handle."""
+    """Returns the call with a decompressed body. gRPC messages are compressed one by one, which parsers handle."""
     if call.is_grpc:
         return call
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
@@ -52,7 +52,9 @@ def _plain(call: Call) -> Call:
 
 
 def _compared(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """The compared prompts, the last one cut, with the remaining tokens counted."""
+    """Returns the beginning of the prompts that prefix indexes compare. The last prompt is cut, and its remaining
+    tokens are counted.
+    """
     room = _MAX_COMPARED_BYTES
     compared: list[Prompt] = []
     for i, prompt in enumerate(prompts):
@@ -67,7 +69,7 @@ def _compared(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
 
 
 def _num_bytes(prompt: Prompt) -> int:
-    """As tokens of four bytes; of a text, near enough."""
+    """Returns the size of a prompt's tokens at four bytes each; approximate for a text."""
     if prompt.text is not None:
         return len(prompt.text)
     return 4 * len(prompt.token_ids or ())

@@ -1,6 +1,6 @@
 """Replaces the served model's name in responses by the name that the client sent.
 
-Works on bytes in pieces: a name that is split waits for its second half, and nothing else is held back.
+Works on pieces of bytes: a name that two pieces share waits for its second half; all other bytes are passed on at once.
 """
 
 import re
@@ -15,7 +15,7 @@ _SPACES: Final = b" \t\r\n"
 
 
 class Rename:
-    """Replaces `"model": "served"` by the requested name, anywhere in a body."""
+    """Replaces `"model": "served"` by the requested model name, anywhere in a body."""
 
     def __init__(self, served: str, requested: str) -> None:
         self._name = msgspec.json.encode(served)
@@ -32,14 +32,14 @@ class Rename:
         return not self._held
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes of the response and returns those that can be sent now."""
+        """Adds bytes of the response; returns the bytes that can be sent now."""
         text = self._pattern.sub(self._replace, self._held + data)
         cut = self._cut(text)
         self._held = text[cut:]
         return text[:cut]
 
     def flush(self) -> bytes:
-        """Returns the bytes that were held back for a name that did not complete."""
+        """Returns the bytes that were held back for an incomplete name."""
         held, self._held = self._held, b""
         return held
 
@@ -47,7 +47,7 @@ class Rename:
         return _KEY + found[1] + self._replacement
 
     def _cut(self, text: bytes) -> int:
-        """Returns where a possible name begins; the end of the text if there is none."""
+        """Returns the position where a possible name begins; the end of the text if there is none."""
         at = text.rfind(_KEY, max(0, len(text) - self._longest))
         if at >= 0 and self._is_begun(text[at + len(_KEY) :]):
             return at
@@ -57,7 +57,7 @@ class Rename:
         return len(text)
 
     def _is_begun(self, rest: bytes) -> bool:
-        """True if more bytes could complete the name after a key."""
+        """True if further bytes could complete the model name after a key."""
         rest = rest.lstrip(_SPACES)
         if not rest:
             return True

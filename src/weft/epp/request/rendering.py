@@ -1,4 +1,4 @@
-"""The real tokens of a request, from a server that has the tokenizer and the chat template."""
+"""Gets the real token ids of a request from a server that has the tokenizer and the chat template."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 
 
 class _Rendered(msgspec.Struct):
-    """A prompt in the form of `/inference/v1/generate`; other fields are ignored."""
+    """A prompt as the render server returns it, in the form of `/inference/v1/generate`; other fields are ignored."""
 
     token_ids: list[_TokenId]
 
@@ -29,7 +29,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RenderClient:
-    """Sends a request's body to the `/render` endpoint of its path."""
+    """Sends a request's body to the server's `/render` endpoint for the request's path."""
 
     def __init__(self, url: str, *, timeout_s: float, chat_timeout_s: float, model: str) -> None:
         self._timeout_s = timeout_s
@@ -42,7 +42,9 @@ class RenderClient:
         return _endpoint(request) is not None
 
     async def render(self, request: InferenceRequest, model: str) -> list[bytes]:
-        """Each prompt as little-endian uint32 tokens; raises `NotRendered`. `model` is what the server gets."""
+        """Returns each prompt as little-endian uint32 tokens. Raises `NotRendered`. `model` is the model name for the
+        server.
+        """
         path = _endpoint(request)
         assert path is not None
         body = await asyncio.to_thread(_body, request, model or self._model)
@@ -58,7 +60,7 @@ class RenderClient:
             raise NotRendered(f"{type(error).__name__}: {error}") from error
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         await self._http.aclose()
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -84,7 +86,9 @@ def _endpoint(request: InferenceRequest) -> str | None:
 
 
 def _body(request: InferenceRequest, model: str) -> bytes:
-    """The request's unpacked body, with the model name for the server; for text, a body is made around it."""
+    """Returns the request's decompressed body, with the model name for the server. A prompt that is plain text becomes
+    the body of a completion.
+    """
     if request.is_grpc or request.path.endswith("/generate"):
         return msgspec.json.encode({"model": model or None, "prompt": request.prompts[0].text})
     body = b"".join(request.body)

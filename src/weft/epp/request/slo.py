@@ -1,4 +1,4 @@
-"""`Slo`: latency objectives that a request sets."""
+"""`Slo`: the latency objectives that a request sets."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,9 @@ _TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Service-level objectives: seconds to the first token, and per token after it; None without an objective."""
+    """Service-level objectives of a request: seconds to the first token, and seconds per token after it; None without
+    an objective.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -24,7 +26,7 @@ class Slo:
 
 
 def read_slo(headers: Mapping[str, str]) -> Slo:
-    """Reads latency objectives from the headers; raises `Refused`."""
+    """Returns the latency objectives in the request's headers. Raises `Refused`."""
     return Slo(_seconds(headers, _TTFT_HEADERS), _seconds(headers, _TPOT_HEADERS))
 
 

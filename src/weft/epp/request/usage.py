@@ -1,4 +1,4 @@
-"""Token counts out of the JSON of responses, whole or as server-sent events. Never fails."""
+"""Reads token counts from the JSON of responses, complete or as server-sent events. Never raises an error."""
 
 import json
 from collections.abc import Iterable
@@ -22,13 +22,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class Details(msgspec.Struct):
-    """OpenAI's details of the prompt."""
+    """OpenAI's details of the prompt tokens."""
 
     cached_tokens: Count | None = None
 
 
 class Counts(msgspec.Struct):
-    """Names of the three counts in every API."""
+    """Token counts by their names in every API."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -41,7 +41,7 @@ class Counts(msgspec.Struct):
     cache_creation_input_tokens: Count | None = None
 
     def to_usage(self) -> Usage:
-        """The counts in this module's terms: prompt tokens include cached ones."""
+        """Returns the counts as `Usage`, whose prompt tokens include cached ones."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if prompt is None and self.input_tokens is not None:
             # Anthropic counts tokens that were read from the cache, or written to it, apart from the other input
@@ -58,7 +58,7 @@ class Counts(msgspec.Struct):
 
 
 class Wrapped(msgspec.Struct):
-    """The object inside `response.completed` and `message_start` events."""
+    """The object inside the events `response.completed` and `message_start`."""
 
     usage: Counts | None = None
 
@@ -72,7 +72,7 @@ class Body(msgspec.Struct):
     meta_info: Counts | None = None
 
     def counts(self) -> Counts | None:
-        """The counts, wherever the API has them; None without counts."""
+        """Returns the token counts, which each API has in another place; None without counts."""
         for holder in (self, self.response, self.message):
             if holder is not None and holder.usage is not None:
                 return holder.usage
@@ -86,7 +86,7 @@ _bodies = msgspec.json.Decoder(list[Body], strict=False)
 
 
 def usage_of(json_text: bytes) -> Usage | None:
-    """The usage that a body or an event reports, if it does."""
+    """Returns the usage that a body or an event reports; None if it reports none."""
     if not any(mark in json_text for mark in _MARKS):
         return None
     if len(json_text) > _MAX_DECODED_BYTES:
@@ -105,7 +105,9 @@ def usage_of(json_text: bytes) -> Usage | None:
 
 
 def _last_usage(json_text: bytes) -> Usage | None:
-    """The last usage of a long text. Servers write it after the answers, and no JSON string has the mark in it."""
+    """Returns the last usage in a long text. Servers write the usage after the answers, and no JSON string can contain
+    the searched mark.
+    """
     place = json_text.rfind(_LAST_USAGE)
     if place < 0:
         return None
@@ -119,12 +121,12 @@ def _last_usage(json_text: bytes) -> Usage | None:
 
 
 def add(usages: list[Usage]) -> Usage:
-    """Usage of several answers together."""
+    """Returns the sum of the usages of several answers."""
     return Usage(*map(_sum, zip(*map(astuple, usages), strict=True)))
 
 
 def merge(older: Usage | None, newer: Usage) -> Usage:
-    """The newer counts, completed by older ones."""
+    """Returns the newer counts; missing ones are taken from the older counts."""
     if older is None:
         return newer
     said = {name: count for name, count in asdict(newer).items() if count is not None}

@@ -1,4 +1,4 @@
-"""Values between the protocols and the picker: parsed requests, refusals, and reported usage."""
+"""Values that the protocols and the picker share: parsed requests, refusals, and reported usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class InferenceRequest:
 
 
 class Drop(StrEnum):
-    """Values of the dropped-reason header."""
+    """Values of the header that gives the reason for a dropped request."""
 
     SATURATED = "rejected-saturated"
     NO_ENDPOINTS = "rejected-no-endpoints"
@@ -74,7 +74,7 @@ _WORDS: Final = MappingProxyType({
 
 
 class Refused(Exception):
-    """A request that the picker answers itself: HTTP status, message, and reason of the drop, if any.
+    """Error: the picker answers the request itself, with an HTTP status, a message, and the reason of the drop, if any.
 
     `retry_after_s` suggests when to retry.
     """
@@ -95,17 +95,17 @@ class Refused(Exception):
 
     @property
     def word(self) -> str:
-        """The status as a word."""
+        """The error type of the status, as written in bodies and metrics."""
         return _WORDS.get(self.status, "Unknown")
 
 
 class NotRendered(Exception):
-    """The render server did not return token ids."""
+    """Error: the render server did not return token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts that the response reported; None if it did not."""
+    """Token counts that the response reported; a count that it did not report is None."""
 
     num_prompt_tokens: int | None = None
     num_completion_tokens: int | None = None

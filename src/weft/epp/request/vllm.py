@@ -1,4 +1,4 @@
-"""vLLM's engine protocol, as far as the picker reads it: prompts of requests, usage of responses."""
+"""The parts of vLLM's engine protocol that the picker reads: prompts of requests, and token usage of responses."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SERVICE: Final = "vllm.grpc.engine.VllmEngine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedPrompt:
-    """A prompt, and the parameters that routing needs."""
+    """A prompt, and the request parameters that routing needs."""
 
     prompt: Prompt
     is_streaming: bool = False
@@ -31,7 +31,7 @@ class ParsedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCounts:
-    """Token counts of a response. The wire has zero for "not reported"."""
+    """Token counts of a response. In the protocol, zero means "not reported"."""
 
     num_prompt_tokens: int
     num_cached_tokens: int = 0
@@ -41,13 +41,13 @@ class TokenCounts:
 
 
 def crowded(message: bytes, max_parts: int, *, is_generate: bool) -> str | None:
-    """The field of a request that has too many parts to be read; None if there is none."""
+    """Returns the name of the request's field that has too many parts to be read; None if no field has."""
     kind = GenerateRequest if is_generate else EmbedRequest
     return crowded_field(message, kind.DESCRIPTOR, max_parts=max_parts)
 
 
 def read_generate(message: bytes) -> ParsedPrompt | None:
-    """A GenerateRequest; None if it is not one or has no prompt."""
+    """Parses a GenerateRequest; returns None if the message is invalid or has no prompt."""
     try:
         request = GenerateRequest.FromString(message)
     except DecodeError:
@@ -73,7 +73,7 @@ def read_generate(message: bytes) -> ParsedPrompt | None:
 
 
 def read_embed(message: bytes) -> ParsedPrompt | None:
-    """An EmbedRequest; None if it is not one or is not tokenised."""
+    """Parses an EmbedRequest; returns None if the message is invalid or has no token ids."""
     try:
         request = EmbedRequest.FromString(message)
     except DecodeError:
@@ -89,7 +89,7 @@ def _of_ids(ids: Sequence[int]) -> Prompt:
 
 
 def read_generated(message: bytes) -> TokenCounts | None:
-    """A GenerateResponse; None if it is not one."""
+    """Parses a GenerateResponse; returns None if the message is invalid."""
     try:
         response = GenerateResponse.FromString(message)
     except DecodeError:
@@ -106,7 +106,7 @@ def read_generated(message: bytes) -> TokenCounts | None:
 
 
 def read_embedded(message: bytes) -> TokenCounts | None:
-    """An EmbedResponse; None if it is not one."""
+    """Parses an EmbedResponse; returns None if the message is invalid."""
     try:
         response = EmbedResponse.FromString(message)
     except DecodeError:

@@ -1,1 +1,1 @@
-"""The gRPC server that Envoy calls, its limits and health, and the pages beside it."""
+"""The gRPC server that Envoy calls, its limits and health checks, and the pages of the metrics port."""

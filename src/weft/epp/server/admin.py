@@ -1,4 +1,4 @@
-"""The pages on the metrics port: HTTP/1.1, GET only, one request per connection, with bounded memory."""
+"""HTTP server of the metrics port: HTTP/1.1, GET only, one request per connection, with bounded memory."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     body: bytes
     content_type: str = "application/json"
@@ -34,31 +34,31 @@ Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 
 
 class Guard(Protocol):
-    """Authorization for pages, by bearer token."""
+    """Authorization for pages by bearer token."""
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """Status and message of a refusal; None if access is allowed."""
+        """Returns the status and the message of a refusal; None if access is allowed."""
 
 
 class TokenGuard:
-    """Accepts one configured token."""
+    """Allows access with one configured token."""
 
     def __init__(self, token: str) -> None:
         self._tokens = KeyRing([token])
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """401 without the right token; None with it."""
+        """Returns 401 and a message without the right token; None with it."""
         if token is not None and self._tokens.is_valid(token):
             return None
         return 401, "the metrics token is needed: send the header authorization: Bearer TOKEN"
 
 
 class AdminServer:
-    """Serves pages by path; a page gets the query, with one value per name.
+    """Serves pages by path. A page gets the parameters of the query, with one value per name.
 
-    A guard decides on access, and the Host header must be in `hosts`, except for pages in `public`: probes have no
-    token, and other host names. `files` are static and need only the right Host: a browser needs the page before the
-    user can enter a token.
+    A guard decides on access, and the Host header must be in `hosts`, except for pages in `public`: health probes have
+    no token and use other host names. `files` are static and are checked for the Host header only, because a browser
+    needs the page before the user can enter a token.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class AdminServer:
         self._num_answered = 0
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port that was bound. `ConfigError` if that is impossible."""
+        """Listens, and returns the bound port. Raises `ConfigError` if the port cannot be bound."""
         try:
             self._server = await asyncio.start_server(
                 self._serve, host.strip("[]"), port, limit=_MAX_HEAD_BYTES
@@ -93,7 +93,7 @@ class AdminServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stops listening. Running responses are cut off; they are short."""
+        """Stops listening. Responses that are being sent are cut off; they are short."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -113,7 +113,9 @@ class AdminServer:
             writer.transport.abort()  # a page that the peer does not read is dropped
 
     async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        """A request's head. The connection that has been silent longest makes room for another."""
+        """Returns the head of a request. If there are too many connections without a request, the oldest of them is
+        closed.
+        """
         self._silent[writer] = None
         if len(self._silent) > _MAX_SILENT:
             oldest = next(iter(self._silent))
@@ -152,7 +154,7 @@ class AdminServer:
         return await _render(render, query)
 
     async def _refusal(self, path: str, head: bytes) -> Page | None:
-        """The refusal page, or None if access is allowed."""
+        """Returns the page of a refusal; None if access is allowed."""
         if path in self._public:
             return None
         for host in _headers(head, b"host"):
@@ -173,7 +175,7 @@ def _headers(head: bytes, wanted: bytes) -> Iterator[bytes]:
 
 
 async def _send(writer: asyncio.StreamWriter, page: Page) -> None:
-    """The whole page, taken by the peer."""
+    """Writes the page, and waits until the peer has received it."""
     writer.write(_encode(page))
     writer.close()
     await writer.wait_closed()

@@ -1,4 +1,6 @@
-"""`BodyReader`: parses bodies; long ones in a separate process, because decoding holds the interpreter's lock."""
+"""`BodyReader`: parses request bodies; long ones in a separate process, because decoding holds the interpreter's
+lock.
+"""
 
 import asyncio
 import logging
@@ -22,7 +24,7 @@ _MAX_READ_S: Final = 30.0
 
 
 class BodyReader:
-    """Parses short bodies on the event loop, and others in two processes: one of them for bodies up to 2 MiB.
+    """Parses short bodies on the event loop, and longer ones in two processes, of which one is for bodies up to 2 MiB.
 
     A process starts with its first body, and handles one body at a time.
     """
@@ -31,7 +33,7 @@ class BodyReader:
         self._short, self._long = _ReadingProcess(), _ReadingProcess()
 
     async def read(self, parser: Parser, call: Call, body: Sequence[bytes]) -> InferenceRequest:
-        """Parses the request of `call`, whose body arrived in pieces; raises `Refused` if it is invalid."""
+        """Parses the request of `call`, whose body arrived in pieces. Raises `Refused` if the request is invalid."""
         if (here := _here(call, body)) is not None:
             try:
                 return replace(read(parser, here), body=tuple(body))
@@ -45,7 +47,7 @@ class BodyReader:
     async def renamed(
         self, parser: Parser, call: Call, body: Sequence[bytes], model: str
     ) -> Sequence[bytes]:
-        """Returns the uncompressed body with another model name, in pieces."""
+        """Returns the decompressed body with another model name, in pieces."""
         if (here := _here(call, body)) is not None:
             try:
                 return [renamed(parser, here, model)]
@@ -68,7 +70,7 @@ class BodyReader:
 
 
 class _ReadingProcess:
-    """Owns a process that reads bodies."""
+    """Owner of a process that parses bodies."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -149,7 +151,7 @@ class _ReadingProcess:
 
 
 def _here(call: Call, body: Sequence[bytes]) -> Call | None:
-    """The call with its body, to be read on the event loop; None if the body is too long for that."""
+    """Returns the call with its body, to be parsed on the event loop; None if the body is too long for that."""
     if sum(map(len, body)) > MAX_READ_BYTES:
         return None
     max_bytes = min(call.max_body_bytes, MAX_READ_BYTES)

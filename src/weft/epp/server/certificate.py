@@ -1,4 +1,4 @@
-"""The picker's certificate: from a directory, reloaded when it changes, or self-signed."""
+"""The picker's TLS certificate: read from a directory and reloaded when it changes, or self-signed."""
 
 import logging
 import threading
@@ -19,7 +19,9 @@ _VALID: Final = timedelta(days=3650)  # long, because a picker that runs on does
 
 
 def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
-    """Loads `tls.crt` and `tls.key`; a `ConfigError` names the flag if they do not match."""
+    """Returns credentials with `tls.crt` and `tls.key`. Raises a `ConfigError` that names the flag if the two do not
+    match.
+    """
     cert, key = (Pem("--cert-path", path / name) for name in _NAMES)
     fixed = server_credentials(cert, key)
     if not reloads:
@@ -31,7 +33,7 @@ def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
 
 
 def self_signed(host: str) -> grpc.ServerCredentials:
-    """A self-signed certificate, for gateways that require TLS and do not verify names."""
+    """Returns credentials with a self-signed certificate, for gateways that require TLS and do not verify names."""
     try:
         # Imported late: most pickers need no self-signed certificate, and the package is an extra.
         from cryptography import x509  # noqa: PLC0415
@@ -66,7 +68,7 @@ def self_signed(host: str) -> grpc.ServerCredentials:
 
 
 class _Reader:
-    """Reloads certificate and key when a file has changed. gRPC calls it on its own threads."""
+    """Reads certificate and key again when their files have changed. gRPC calls it on its own threads."""
 
     def __init__(self, cert: Pem, key: Pem) -> None:
         self._cert, self._key = cert, key
@@ -79,7 +81,7 @@ class _Reader:
         return grpc.ssl_server_certificate_configuration([pair])
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The new pair if the files have changed and are valid; otherwise None."""
+        """Returns the new certificate and key if the files have changed and are valid; otherwise None."""
         with self._lock:
             try:
                 marks = self._marks()

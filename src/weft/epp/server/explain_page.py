@@ -1,4 +1,4 @@
-"""A short text about a decision: for a header, for dynamic metadata, for a terminal."""
+"""A short explanation of a routing decision: for a header, for dynamic metadata, for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -12,8 +12,8 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 def summary(entry: PastDecision) -> Mapping[str, Any]:
-    """Returns the picked endpoint, the runner-up, and each scorer's share of both; no prompt text, and no other
-    endpoints, since this runs for each request on the event loop.
+    """Returns the picked endpoint, the runner-up, and each scorer's contribution to both. Contains no prompt text and
+    no other endpoints, because this runs on the event loop for each request.
     """
     schedule = entry.schedule
     picked = schedule.picks[schedule.primary] if schedule else ()
@@ -42,7 +42,7 @@ def _shown(run: ProfileRun) -> list[Endpoint]:
 
 
 def _latency(entry: PastDecision, picked: Sequence[Endpoint]) -> Mapping[str, Any]:
-    """The SLO, and the headroom at the picked endpoint, if latencies are predicted."""
+    """Returns the SLO and the headroom at the picked endpoint; empty if latencies are not predicted."""
     known = {
         producer: {
             each.host_port: msgspec.to_builtins(predicted(of, of.endpoints.index(each)))
@@ -69,7 +69,7 @@ def _profile(run: ProfileRun, shown: Sequence[Endpoint]) -> Mapping[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A decision of `/debug/decisions` as readable text."""
+    """Yields the lines of a decision record from `/debug/decisions` as readable text."""
     status, message = record["status"], record["message"]
     outcome = ", ".join(record["endpoints"]) if status == 200 else f"refused, {status}: {message}"
     yield f"request {record['request_id']}: {outcome}"

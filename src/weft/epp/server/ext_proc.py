@@ -1,5 +1,5 @@
-"""Converts Envoy's ext_proc messages to values and back. Without side effects; no other module of this package uses
-them.
+"""Converts Envoy's ext_proc messages to values and back, without side effects. No other module of this package uses the
+messages' types.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,13 +57,13 @@ _MAX_MESSAGE: Final = 2000  # a gRPC status message is sent as a header
 
 
 class Undecodable:
-    """Stands for bytes that are not a valid message, so that the stream can report that: for an exception, grpc would
+    """Marks bytes that are not a valid message, so that the stream can report the error: for an exception, gRPC would
     answer UNKNOWN.
     """
 
 
 def decode(data: bytes) -> ProcessingRequest | Undecodable:
-    """One message of the gateway."""
+    """Returns the message of the gateway in `data`."""
     try:
         return ProcessingRequest.FromString(data)
     except DecodeError:
@@ -71,7 +71,7 @@ def decode(data: bytes) -> ProcessingRequest | Undecodable:
 
 
 def encode(answer: ProcessingResponse) -> bytes:
-    """The bytes of one answer."""
+    """Returns the bytes of a response message."""
     return answer.SerializeToString()
 
 
@@ -79,12 +79,14 @@ def encode(answer: ProcessingResponse) -> bytes:
 
 
 def read_headers(message: HttpHeaders, most: int | None = None) -> dict[str, str]:
-    """Headers by lower-case name; values of a repeated name are joined. Reads at most the first `most` headers."""
+    """Returns the headers by lower-case name. Values of a repeated name are joined. Reads at most the first `most`
+    headers.
+    """
     return _to_dict(message.headers, most)
 
 
 def read_trailers(message: HttpTrailers) -> dict[str, str]:
-    """Reads trailers as a dictionary."""
+    """Returns the trailers by lower-case name."""
     return _to_dict(message.trailers)
 
 
@@ -111,7 +113,7 @@ def _to_dict(message: HeaderMap, most: int | None = None) -> dict[str, str]:
 
 
 def headers_size(message: HttpHeaders) -> int:
-    """Bytes the headers take on the wire."""
+    """Returns the number of bytes that the headers take in HTTP."""
     return message.headers.ByteSize()
 
 
@@ -122,7 +124,7 @@ def announced_length(headers: Mapping[str, str]) -> int:
 
 
 def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
-    """The endpoints that the gateway allows; None if it does not restrict them, () if it allows none. Raises
+    """Returns the endpoints that the gateway allows; None if it does not restrict them, () if it allows none. Raises
     `Refused` if there are too many.
     """
     if SUBSET_NAMESPACE not in metadata.filter_metadata:
@@ -156,7 +158,7 @@ def request_headers(
     remove_headers: Iterable[str],
     metadata: Mapping[str, Any] | None,
 ) -> ProcessingResponse:
-    """The answer that lets a request continue."""
+    """Returns the message that lets a request continue."""
     common = CommonResponse(
         header_mutation=_mutation(set_headers, remove_headers), clear_route_cache=True
     )
@@ -167,21 +169,23 @@ def request_headers(
 
 
 def held_headers() -> ProcessingResponse:
-    """The answer to headers whose body Envoy holds: Envoy sends the body next, before the request continues."""
+    """Returns the response to the headers of a request whose body Envoy holds: Envoy then sends the body to the picker
+    before the request continues.
+    """
     return ProcessingResponse(request_headers=HeadersResponse(response=CommonResponse()))
 
 
 def held_body() -> ProcessingResponse:
-    """The answer to a body that Envoy holds: the body continues unchanged."""
+    """Returns the response to a body that Envoy holds: the body continues unchanged."""
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse()))
 
 
 def with_held_body(
     head: ProcessingResponse, body: Sequence[bytes] | None, *, is_sized: bool
 ) -> ProcessingResponse:
-    """Converts an answer to `request_headers` into the answer to a buffered body; `body` replaces the body.
+    """Converts the message of `request_headers` to the response to a buffered body; `body` replaces the request's body.
 
-    Envoy refuses a body of another length than the headers say, if they say one.
+    Envoy refuses a body whose length differs from the Content-Length header, if there is one.
     """
     common = head.request_headers.response
     if body is not None:
@@ -195,16 +199,16 @@ def with_held_body(
 
 
 def response_headers(set_headers: Mapping[str, str]) -> ProcessingResponse:
-    """The answer that sends a response's headers to the client."""
+    """Returns the message that sends a response's headers to the client."""
     common = CommonResponse(header_mutation=_mutation(set_headers, ()))
     return ProcessingResponse(response_headers=HeadersResponse(response=common))
 
 
 def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[ProcessingResponse]:
-    """A part of a request's body, split into pieces that Envoy accepts.
+    """Yields the messages with a part of a request's body, in pieces that Envoy accepts.
 
-    The last piece of a large body is empty, so that Envoy reads it together with the end of the stream, with nothing
-    in between.
+    The last piece of a large body is empty, so that Envoy reads it together with the end of the stream, with nothing in
+    between.
     """
     num_bytes = sum(map(len, body))
     if num_bytes <= MAX_PIECE_BYTES:
@@ -220,7 +224,7 @@ def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[Processing
 def response_body(
     body: bytes, *, is_last: bool, metadata: Mapping[str, Any] | None = None
 ) -> Iterator[ProcessingResponse]:
-    """A part of a response's body; `metadata`, by namespace, is sent with its last piece."""
+    """Yields the messages with a part of a response's body. `metadata`, by namespace, is sent with the last piece."""
     answer = None
     for piece, is_last_piece in pieces(body, is_last=is_last):
         if answer is not None:
@@ -254,12 +258,12 @@ def nothing() -> ProcessingResponse:
 
 
 def request_trailers() -> ProcessingResponse:
-    """Trailers of a request, unchanged."""
+    """Returns the message that passes a request's trailers on, unchanged."""
     return ProcessingResponse(request_trailers=_TRAILERS)
 
 
 def response_trailers(metadata: Mapping[str, Any] | None = None) -> ProcessingResponse:
-    """Trailers of a response, unchanged."""
+    """Returns the message that passes a response's trailers on, unchanged."""
     answer = ProcessingResponse(response_trailers=_TRAILERS)
     add_metadata(answer, metadata)
     return answer
@@ -268,7 +272,9 @@ def response_trailers(metadata: Mapping[str, Any] | None = None) -> ProcessingRe
 def immediate(
     status: int, body: str, headers: Mapping[str, str], grpc_status: int | None
 ) -> ProcessingResponse:
-    """An answer to the client instead of a route. `grpc_status` only for a client that speaks gRPC."""
+    """Returns the message with which Envoy answers the client instead of routing the request. `grpc_status` is for gRPC
+    clients only.
+    """
     response = ImmediateResponse(
         status=HttpStatus(code=status), headers=_mutation(headers, ()), body=body.encode()
     )
@@ -278,8 +284,8 @@ def immediate(
 
 
 def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
-    """Builds the error that the client sees: an HTTP status with a sentence, or a gRPC status, which Envoy sends as
-    trailers.
+    """Returns the message with the error for the client: an HTTP status with a sentence, or a gRPC status, which Envoy
+    sends as trailers.
     """
     headers = {} if is_grpc else {"content-type": "text/plain; charset=utf-8"}
     if refused.reason is not None:
@@ -295,7 +301,9 @@ def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
 
 
 def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
-    """Splits data into pieces that Envoy accepts. Empty data is sent only as the last piece."""
+    """Splits data into pieces that Envoy accepts; the flag marks the last piece. Empty data is yielded only as the last
+    piece.
+    """
     if len(body) <= MAX_PIECE_BYTES:
         if body or is_last:
             yield body, is_last
@@ -307,13 +315,13 @@ def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
 
 
 def add_metadata(answer: ProcessingResponse, metadata: Mapping[str, Any] | None) -> None:
-    """Sets the dynamic metadata of one answer, by namespace."""
+    """Sets the dynamic metadata of a message, by namespace."""
     if metadata:
         answer.dynamic_metadata.CopyFrom(to_struct(metadata))
 
 
 def to_struct(values: Mapping[str, Any]) -> Struct:
-    """A protobuf Struct of plain values."""
+    """Converts plain values to a protobuf Struct."""
     struct = Struct()
     for key, value in values.items():
         _set_value(struct.fields[key], value)
@@ -321,7 +329,7 @@ def to_struct(values: Mapping[str, Any]) -> Struct:
 
 
 def _set_value(field: Value, value: Any) -> None:
-    """Writes one value; a value that JSON lacks is written as text."""
+    """Writes one value. A value that JSON cannot represent is written as text."""
     match value:
         case None:
             field.null_value = 0  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: health checks for gateways and supervisors."""
+"""Health checks of the picker (`grpc.health.v1`) for gateways and supervisors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ READINESS: Final = "readiness"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Conditions, besides endpoints, that decide whether a picker should get requests."""
+    """Conditions besides the endpoints that decide whether a picker should get requests."""
 
     may_serve: Callable[[], bool] = lambda: True
     is_leader: Callable[[], bool] = lambda: True  # True if this picker leads those of its pool
@@ -25,10 +25,10 @@ ALONE: Final = Standing()
 
 
 class PickerHealth:
-    """Live while the process answers; serving until the drain; ready while there are endpoints.
+    """Health of the picker: live while the process answers, serving until it drains, ready while there are endpoints.
 
     If pickers elect a leader, only the leader is ready and serves ext_proc. A picker without endpoints still serves,
-    because its 503 is more helpful than the gateway's error. Probes of Helm charts use service names such as
+    because its error 503 is more helpful than the gateway's error. Probes of Helm charts use service names such as
     `inference-extension`; all of them report whether the picker serves.
     """
 
@@ -48,16 +48,16 @@ class PickerHealth:
         return not self._is_draining and self._standing.may_serve()
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
-        """The service's calls; several servers may answer them."""
+        """Returns the handler of the health service's calls. Several servers may share it."""
         return self._reported.handler()
 
     def start(self) -> None:
-        """Sets the first state of every service."""
+        """Sets the first status of every service."""
         self._reported.set_serving(True, (LIVENESS,))
         self.refresh()
 
     def refresh(self) -> None:
-        """Follow the director."""
+        """Updates the status of every service from the director's state."""
         serves = self._serves
         states = {
             "": serves,
@@ -69,6 +69,6 @@ class PickerHealth:
                 self._reported.set_serving(state, (name,))
 
     def drain(self) -> None:
-        """Turns readiness off; open streams continue."""
+        """Sets the status to not ready. Open streams continue."""
         self._is_draining = True
         self.refresh()

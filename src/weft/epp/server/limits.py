@@ -1,4 +1,4 @@
-"""Limits on what a peer can make the picker store."""
+"""Limits on the memory that a peer can make the picker use."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,10 +9,11 @@ from weft.epp.request.values import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerLimits:
-    """`max_held_bytes` and `max_streams` are for all requests together; the rest is for one.
+    """Limits of the picker. `max_held_bytes` and `max_streams` are for all requests together; the others are per
+    request.
 
-    `max_pick_s` is a last resort, for a director that hangs: Envoy's own timeout does not apply to
-    requests whose body it streams.
+    `max_pick_s` is a last resort, for a director that hangs: Envoy's own timeout does not apply to requests whose body
+    it streams.
     """
 
     max_body_bytes: Annotated[
@@ -32,18 +33,18 @@ class PickerLimits:
 
 
 class Held:
-    """Bytes of bodies that are not complete yet."""
+    """Number of bytes of the bodies that have not arrived completely."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
 
     def take(self, num_bytes: int) -> None:
-        """Reserves memory for a piece; raises `Refused` if the limit is reached."""
+        """Reserves memory for a piece of a body. Raises `Refused` if the limit is reached."""
         if self.num_bytes + num_bytes > self._max_bytes:
             raise Refused(503, "the maximum of request bytes in memory is reached; try again")
         self.num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:
-        """Releases bytes."""
+        """Releases reserved memory."""
         self.num_bytes -= num_bytes

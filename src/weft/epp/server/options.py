@@ -10,7 +10,7 @@ from weft.epp.server.limits import PickerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Addresses, TLS and limits. Port 0 lets the system choose."""
+    """Addresses, TLS and limits. With port 0, the operating system chooses the port."""
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     grpc_port: Annotated[

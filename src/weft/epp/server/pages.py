@@ -1,4 +1,4 @@
-"""Pages of the metrics port: series, decisions, counts, health. No page contains prompt text."""
+"""Pages of the metrics port: metrics, decisions, counts, health. No page contains prompt text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,7 +22,9 @@ def pages(
     ring: DecisionRing,
     state_of: Callable[[int], Mapping[str, object]],
 ) -> Mapping[str, Render]:
-    """The pages by path. `state_of(max_rows)` returns state besides open requests."""
+    """Returns the functions that render the pages, by path. `state_of(max_rows)` returns the picker's state, to which
+    the page adds the open requests.
+    """
 
     turn = asyncio.Lock()  # one at a time: decisions among thousands of endpoints take memory
 
@@ -72,7 +74,9 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 def _encode_all(decisions: Iterable[PastDecision]) -> bytes:
-    """The newest decisions, within a bound; encoded one by one, since encoding blocks other threads."""
+    """Returns the newest decisions as JSON, up to a maximum size. They are encoded one by one, because encoding blocks
+    other threads.
+    """
     encoded: list[bytes] = []
     left = _MAX_MENTIONS
     for one in decisions:

@@ -1,4 +1,4 @@
-"""The response phase of one request: passes everything on, and reports tokens, usage and the end to the director."""
+"""The response phase of a request: passes the response on, and reports its tokens, usage and end to the director."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A routed request whose response is followed. Holds nothing of the request's body, so that the body is freed."""
+    """A routed request whose response is followed. The object has no reference to the request's body, so that the body
+    is freed.
+    """
 
     path: str
     model: str
@@ -28,7 +30,7 @@ class Followed:
 
 
 def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
-    """True if the response has data to learn from, or must be changed."""
+    """True if a plugin or metric needs the response, or the response must be changed."""
     return (
         decision.tracks_response
         or bool(decision.response_headers)
@@ -37,7 +39,7 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 
 
 class ResponsePhase:
-    """The response of one request; without `followed` it is passed on unread.
+    """The response of one request. Without `followed`, it is passed on unread."""
 
     `is_retained` is True if the gateway keeps each piece of the body until the piece is answered.
     """
@@ -56,7 +58,7 @@ class ResponsePhase:
         self.is_finished = False
 
     def on_headers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
-        """Read the status, choose the reader, add headers."""
+        """Reads the status, chooses the reader of the body, and yields the message with the headers for the client."""
         headers = ext_proc.read_headers(message.response_headers)
         status = _to_status(headers.get(":status", ""))
         followed = self._followed
@@ -72,7 +74,7 @@ class ResponsePhase:
         yield answer
 
     def on_body(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
-        """Pass the bytes on, read along."""
+        """Yields the messages that pass a part of the body on, and reads the token usage in it."""
         body, is_last = message.response_body.body, message.response_body.end_of_stream
         followed = self._followed
         if followed is not None:
@@ -99,14 +101,14 @@ class ResponsePhase:
         return self._rename is not None and not self._rename.is_empty
 
     def on_trailers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
-        """The end of a gRPC response."""
+        """Handles the end of a gRPC response."""
         if self._rename is not None and not self._is_retained:
             yield from ext_proc.response_body(self._rename.flush(), is_last=False)
         self._note_grpc_status(ext_proc.read_trailers(message.response_trailers))
         yield ext_proc.response_trailers(self._end())
 
     def abandon(self, ending: Ending = Ending.DISCONNECTED) -> None:
-        """Ends the response early: the client or the gateway disconnected, or the picker revokes the request."""
+        """Ends the response early: the client or the gateway has disconnected, or the picker evicts the request."""
         if not self.is_finished:
             self._ending = ending
             self._end()

@@ -1,5 +1,5 @@
-"""The picker's gRPC servers: Envoy's external processor with health checks, a server for health checks alone, and
-their shutdown.
+"""The picker's gRPC servers and their shutdown: the external processor for Envoy with health checks, and a server for
+health checks alone.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Ports that the server listens on."""
+    """Ports on which the server listens."""
 
     grpc: int
     health: int
@@ -50,7 +50,7 @@ class Ports:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """An open stream, with the state that is needed to stop it."""
+    """An open ext_proc stream, with the state that is needed to end it."""
 
     services: InitVar[Services]
     is_one_too_many: InitVar[bool]
@@ -70,18 +70,20 @@ class _Stream:
         )
 
     def interrupt(self) -> None:
-        """End a request that was answered, now or with the message that is being dealt with."""
+        """Ends the stream of an evicted request: at once if the stream waits for a message, otherwise after the message
+        that is being handled.
+        """
         self.is_evicted = True
         if self.is_waiting:
             self.task.cancel()
 
     @property
     def last_word(self) -> ProcessingResponse:
-        """Returns the last message of a stream that the picker ends."""
+        """The last message of a stream that the picker ends."""
         return self.exchange.evict() if self.is_evicted else self.exchange.shut_down()
 
     def account(self, metrics: WireMetrics, message_at: float) -> None:
-        """Records the time spent on a message that arrived at `message_at`."""
+        """Records the processing time of a message that arrived at `message_at`."""
         now = time.monotonic()
         if self.was_answered:
             self.response_s += now - message_at
@@ -100,7 +102,7 @@ class Observers:
 
 
 class PickerServer:
-    """Serves one director. Created, started and stopped on one event loop."""
+    """gRPC servers of one director. Created, started and stopped on one event loop."""
 
     def __init__(
         self,
@@ -133,11 +135,11 @@ class PickerServer:
 
     @property
     def num_streams(self) -> int:
-        """Requests in the picker's hands now."""
+        """Number of open streams, one per request."""
         return len(self._streams)
 
     async def start(self) -> Ports:
-        """Listen and serve. `ConfigError` if that is impossible."""
+        """Listens and serves. Raises `ConfigError` if a port cannot be bound."""
         self.health.start()
         options = self._options
         main, health = self._new_server(), self._new_server()
@@ -156,7 +158,9 @@ class PickerServer:
         return ports
 
     async def drain(self, timeout_s: float) -> None:
-        """Reports unhealthy, answers further requests until there are none or the time is up, then stops."""
+        """Reports the picker as unhealthy, answers further requests until none arrive or `timeout_s` has passed, then
+        stops.
+        """
         self.health.drain()
         deadline = time.monotonic() + timeout_s
         self._last_start = max(self._last_start, time.monotonic())
@@ -167,12 +171,7 @@ class PickerServer:
         await self.stop()
 
     async def stop(self) -> None:
-        """End every stream with an answer and stop listening. Idempotent.
-
-        A response that is followed goes on without the picker if the gateway keeps what the picker has not answered
-        (`STREAMED`). From other gateways, a picker that leaves would take bytes of the response with it unnoticed (a
-        tenth of the streams under load, measured with Envoy 1.40), so these responses are cut after a second.
-        """
+        """Ends every stream with a last message and stops listening. May be called more than once."""
         self._is_stopping = True
         if self._watch is not None:
             self._watch.cancel()
@@ -210,7 +209,7 @@ class PickerServer:
         return grpc.method_handlers_generic_handler(ext_proc.SERVICE, {ext_proc.METHOD: process})
 
     async def _process(self, _requests: object, context: Context) -> bytes:
-        """Handles one HTTP request. The top of its task: every failure ends here, with an answer."""
+        """Handles the stream of one HTTP request. Every failure is caught here and becomes an answer."""
         task = asyncio.current_task()
         assert task is not None
         is_full = len(self._streams) >= self._options.limits.max_streams
@@ -254,7 +253,7 @@ class PickerServer:
         self._metrics.ended(time.monotonic() - stream.started, code)
 
     async def _run(self, stream: _Stream, context: Context) -> ProcessingResponse:
-        """Answers each message; returns the last answer."""
+        """Answers each message of a stream; returns the last answer."""
         exchange = stream.exchange
         while True:
             stream.is_waiting = True
@@ -304,7 +303,7 @@ def _channel_args(options: ServerOptions) -> ChannelArgs:
 
 
 def _credentials(options: ServerOptions) -> grpc.ServerCredentials | None:
-    """Credentials for TLS; None without TLS. Raises `ConfigError` that names the flag."""
+    """Returns the TLS credentials; None without TLS. Raises a `ConfigError` that names the flag."""
     if options.cert_path is not None:
         return from_directory(options.cert_path, reloads=options.enable_cert_reload)
     return self_signed(options.host) if options.is_self_signed else None

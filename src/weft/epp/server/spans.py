@@ -1,4 +1,4 @@
-"""The picker's trace spans, with the names of the reference: `gateway.request`, which contains the decision."""
+"""The picker's trace spans, with the names of llm-d's picker: `gateway.request`, which contains the decision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class RequestSpan:
 
     @contextmanager
     def picking(self, request: InferenceRequest) -> Iterator[Span]:
-        """Around the decision, the wait for room included."""
+        """While the `with` block runs, records the span of the decision, including the wait in flow control."""
         self._span.set("gen_ai.request.model", request.model)
         span = self._span.child("gateway.request_orchestration")
         try:
@@ -34,7 +34,7 @@ class RequestSpan:
             span.end()
 
     def refused(self, refused: Refused) -> None:
-        """Records that the picker answers the request itself."""
+        """Records that the picker refused the request."""
         self._span.set("http.response.status_code", refused.status)
         self._span.fail(refused.message)
 
@@ -46,7 +46,7 @@ class RequestSpan:
 
 
 def note_decision(span: Span, request: InferenceRequest, decision: Decision) -> None:
-    """Adds the destination of the request to the span."""
+    """Adds the request's endpoint to the span."""
     span.set("target_model", decision.rewritten_model or request.model)
     span.set("target_endpoint", ",".join(decision.endpoints))
     if decision.ticket is not None:

@@ -1,7 +1,7 @@
-"""An ext_proc stream: messages of one HTTP request in, answers out; no sockets.
+"""An ext_proc stream: takes the gateway's messages about one HTTP request and returns answers, without sockets.
 
-The body is collected until the parser can read it, the director picks an endpoint, and the request continues. Then
-the stream ends, unless a plugin or metric needs the response.
+The body is collected until the parser can read it, the director picks an endpoint, and the request continues. Then the
+stream ends, unless a plugin or metric needs the response.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Explain = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that all streams of a server share."""
+    """Objects that all streams of a server share."""
 
     director: Director
     parsers: ParserTable
@@ -57,11 +57,11 @@ class Services:
 
 
 class ProtocolError(Exception):
-    """The gateway sent a message out of order."""
+    """Error: the gateway sent a message out of order."""
 
 
 class Phase(Enum):
-    """The messages that may come next."""
+    """The messages that a stream expects next."""
 
     START = auto()  # expects the request headers
     GATHER = auto()  # expects the request body, and buffers it
@@ -73,8 +73,8 @@ class Phase(Enum):
 class Exchange:
     """State of one stream.
 
-    `receive` takes each message and returns the answers. `is_one_too_many` makes it refuse the request once the
-    client's protocol is known. `interrupt` is called if a followed response is to end with `evict`.
+    `receive` returns the answers to each message. With `is_one_too_many`, the request is refused once the client's
+    protocol is known. `interrupt` is called when a followed request is evicted: the stream must end with `evict`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Exchange:
 
     @property
     def is_done(self) -> bool:
-        """True if nothing more has to be sent, so the stream can be closed."""
+        """True if no further message has to be sent, so that the stream can be closed."""
         return self._phase is Phase.DONE
 
     @property
@@ -126,9 +126,9 @@ class Exchange:
         return self._phase is Phase.RESPONSE and self._is_retained and is_whole
 
     def receive(self, message: ProcessingRequest) -> Awaitable[Iterator[ProcessingResponse]]:
-        """Answers to one message, in order; a refusal is always the last.
+        """Returns the answers to one message, in order. A refusal is always the last answer.
 
-        The message is not held during waits, because thousands may wait.
+        The message is not referenced during waits, because thousands of requests may wait.
         """
         try:
             return self._completed(self._on_message(message))
@@ -157,7 +157,7 @@ class Exchange:
             return iter((self.refuse(refused),))
 
     def refuse(self, refused: Refused) -> ProcessingResponse:
-        """Ends this stream with a refusal."""
+        """Returns the refusal that ends this stream."""
         self._release()
         self._phase = Phase.DONE
         if not self._is_counted:
@@ -167,7 +167,7 @@ class Exchange:
         return ext_proc.refusal(refused, is_grpc=self._call.is_grpc)
 
     def shut_down(self) -> ProcessingResponse:
-        """Returns the last message of a stream that the picker ends because it stops."""
+        """Returns the answer that ends the stream when the picker shuts down."""
         if not self.is_answered:
             return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
         if self._response is not None:
@@ -176,14 +176,14 @@ class Exchange:
         return ext_proc.nothing()
 
     def evict(self) -> ProcessingResponse:
-        """The answer that ends a routed request, because flow control evicted it."""
+        """Returns the answer that ends a routed request because flow control evicted it."""
         if self._response is not None:
             self._response.abandon(Ending.EVICTED)
         self._is_counted = True  # counted as the end of a response
         return self.refuse(Refused(429, "request evicted by flow control", Drop.EVICTED))
 
     def close(self) -> None:
-        """Records the end of the stream; if it is early, plugins that follow the response are notified."""
+        """Records the end of the stream. If the stream ends early, plugins that follow the response are notified."""
         self._release()
         is_cut = self._phase is not Phase.DONE
         self._phase = Phase.DONE
@@ -224,7 +224,7 @@ class Exchange:
                 return iter((ext_proc.held_headers(),) if self._is_held else ())
 
     def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
-        """Handles the first message, so that even a refusal knows the client's protocol."""
+        """Handles the first message, so that even a refusal is in the client's protocol."""
         headers = ext_proc.read_headers(message.request_headers, most)
         self._headers = headers
         self._call = Call(
@@ -322,7 +322,7 @@ class Exchange:
     async def _renamed(
         self, decision: Decision, model: str, body: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """The body with another model name, which replaces the received, perhaps compressed, body in memory."""
+        """The body with another model name. It replaces the received, perhaps compressed, body in memory."""
         assert self._parser is not None
         ending = Ending.DISCONNECTED
         is_renamed = False
@@ -344,7 +344,7 @@ class Exchange:
     def _in_order(
         self, head: Iterator[ProcessingResponse], body: Sequence[bytes], *, is_last: bool
     ) -> Iterator[ProcessingResponse]:
-        """Headers, body, trailers, in the order that Envoy requires. The body is held until Envoy has taken it."""
+        """Yields headers, body, trailers, in Envoy's order. The body stays in memory until Envoy has received it."""
         yield from head
         yield from ext_proc.request_body(body, is_last=is_last)
         self._release()
@@ -371,7 +371,7 @@ class Exchange:
             raise Refused(503, f"no endpoint was chosen within {limit_s:g} s") from error
 
     def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
-        """Routes requests that are not inference: model lists, health checks, calls without a prompt."""
+        """Routes calls that are not inference to any endpoint: model lists, health checks, calls without a prompt."""
         decision = self._pick_any()
         self._phase = phase
         return iter((self._head(decision, is_followed=False),))
@@ -424,7 +424,7 @@ class Exchange:
         )
 
     def _end_request(self) -> None:
-        """Ends the request phase, and the stream too unless the response is followed."""
+        """Ends the request phase, and also the stream if the response is not followed."""
         stays = self._response is not None and not self._response.is_finished
         self._phase = Phase.RESPONSE if stays else Phase.DONE
 

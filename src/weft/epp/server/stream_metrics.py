@@ -1,4 +1,4 @@
-"""Metrics of the ext_proc server: processing time, refusals before a decision, and streams."""
+"""Metrics of the ext_proc server: processing times, refusals before a decision, and streams."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _NO_LABELS: Final = ("", "", "", "")
 
 
 class WireMetrics:
-    """Series of one server; series of streams exist only if they are switched on."""
+    """Metric series of one server. The series of streams exist only if they are enabled."""
 
     def __init__(self, metrics: PickerMetrics, *, measures_streams: bool = False) -> None:
         self._metrics = metrics
@@ -29,7 +29,7 @@ class WireMetrics:
             metrics.make_stream_series()
 
     def refused(self, refused: Refused) -> None:
-        """Counts a request that was refused before the director could count it: its model is unknown."""
+        """Counts a request that was refused before the director counted it; its model is unknown."""
         self._metrics.request.labels(*_NO_LABELS).inc()
         self._metrics.request_error.labels(*_NO_LABELS, refused.word).inc()
 
@@ -42,12 +42,12 @@ class WireMetrics:
         self._metrics.response_processing.observe(seconds)
 
     def opened(self) -> None:
-        """A stream has begun."""
+        """Counts a stream that has begun."""
         if self._measures_streams:
             self._metrics.streams_inflight.inc()
 
     def ended(self, seconds: float, code: grpc.StatusCode) -> None:
-        """A stream is over."""
+        """Records the duration and the status of a stream that has ended."""
         if self._measures_streams:
             self._metrics.streams_inflight.dec()
             self._metrics.stream_duration.observe(seconds)

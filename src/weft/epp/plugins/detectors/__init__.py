@@ -1,1 +1,3 @@
-"""Saturation detectors: how full the pool is, for shedding; each is also a filter of full endpoints."""
+"""Saturation detectors: plugins that compute how full the pool is. Each is also a filter that removes full
+endpoints.
+"""

@@ -1,4 +1,4 @@
-"""`concurrency-detector`: running requests or tokens, relative to a limit per endpoint."""
+"""`concurrency-detector`: saturation as the number of running requests or tokens, relative to a limit per endpoint."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
-    """Number of running requests, or tokens, at which an endpoint is full."""
+    """Number of running requests, or of their tokens, at which an endpoint is full."""
 
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
     max_concurrency: AtLeastOne = 100
@@ -22,7 +22,9 @@ class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), ConcurrencyParameters)
 class ConcurrencyDetector:
-    """Saturation as running requests (or tokens) relative to a limit; needs no telemetry."""
+    """Saturation as the picker's count of running requests (or tokens) divided by the endpoints' limit. Needs no load
+    reports.
+    """
 
     def __init__(self, parameters: ConcurrencyParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
@@ -31,7 +33,7 @@ class ConcurrencyDetector:
     def saturation(
         self, endpoints: Sequence[Endpoint], _now: float, _stage: str | None = None
     ) -> float:
-        """1.0 and above: no room."""
+        """Returns the saturation; 1.0 and above mean that there is no capacity."""
         if not endpoints:
             return 1.0
         # All have the same capacity, so the mean of ratios is the ratio of sums.

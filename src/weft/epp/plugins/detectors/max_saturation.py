@@ -13,7 +13,7 @@ _Stages = Annotated[tuple[Literal["prefill", "decode"], ...], msgspec.Meta(min_l
 
 
 class MaxSaturationParameters(Parameters, frozen=True, kw_only=True):
-    """The detectors, and those that are used for one stage only."""
+    """The detectors to combine, and the detectors that are used for one stage only."""
 
     detectors: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     stages: Mapping[str, _Stages] = {}
@@ -26,7 +26,7 @@ class MaxSaturationParameters(Parameters, frozen=True, kw_only=True):
                 raise ValueError(f"stages: {name!r} is not among the detectors")
 
     def references(self) -> Iterable[Reference]:
-        """The detectors."""
+        """Yields references to the detectors."""
         return tuple(Reference("detectors", name, Kind.DETECTOR) for name in self.detectors)
 
 

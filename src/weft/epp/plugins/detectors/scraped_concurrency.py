@@ -1,4 +1,6 @@
-"""`scraped-concurrency-detector`: running requests as endpoints report them, equal for all pickers."""
+"""`scraped-concurrency-detector`: saturation by the running requests that endpoints report, which is the same for all
+pickers of a pool.
+"""
 
 from collections.abc import Sequence
 
@@ -9,8 +11,8 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ScrapedParameters(Parameters, frozen=True, kw_only=True):
-    """Number of requests at which an endpoint is full, and the time for which sent requests count before they are
-    reported.
+    """Number of requests at which an endpoint is full, and the time for which a sent request counts until reports
+    include it.
     """
 
     max_concurrency: AtLeastOne = 100
@@ -26,10 +28,10 @@ class ScrapedParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)
 class ScrapedConcurrencyDetector:
-    """Running and waiting requests of the whole pool, relative to the capacity of the stage's endpoints: of the whole
-    pool, since a request in prefill will decode.
+    """Saturation as running and waiting requests divided by the capacity of the stage's endpoints. The requests of the
+    whole pool count, because a request in prefill will decode later.
 
-    An endpoint that no longer reports counts with its last report, and without capacity. A stage without any reports
+    An endpoint that no longer reports counts with its last report, but adds no capacity. A stage without any reports
     counts as free, as in `utilization-detector`.
     """
 

@@ -1,4 +1,4 @@
-"""`utilization-detector`: queues and KV use against thresholds."""
+"""`utilization-detector`: saturation by queue length and KV cache usage, relative to thresholds."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,7 +13,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class UtilizationParameters(Parameters, frozen=True, kw_only=True):
-    """Queue length and KV usage at which an endpoint is full."""
+    """Queue length and KV cache usage at which an endpoint is full."""
 
     queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
@@ -28,10 +28,11 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("utilization-detector", (Kind.DETECTOR, Kind.FILTER), UtilizationParameters)
 class UtilizationDetector:
-    """Mean over the endpoints of the larger of queue and KV usage, each relative to its threshold.
+    """Saturation of each endpoint is the larger of queue length and KV cache usage, each relative to its threshold; the
+    pool's saturation is the mean.
 
-    Endpoints without reports are left out, and a pool without reports counts as free: a picker whose polls fail must
-    not refuse requests of healthy servers.
+    Endpoints without reports are left out. A pool without reports counts as free: a picker whose polls fail must not
+    refuse requests of healthy servers.
     """
 
     def __init__(self, parameters: UtilizationParameters, surroundings: Surroundings) -> None:

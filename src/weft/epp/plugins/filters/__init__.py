@@ -1,1 +1,1 @@
-"""Filters: each drops the endpoints that cannot or should not serve a request."""
+"""Filters: plugins that remove the endpoints that cannot or should not serve a request."""

@@ -1,4 +1,4 @@
-"""`by-label`: one label and its allowed values."""
+"""`by-label`: keeps endpoints whose label has an allowed value."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,9 @@ class LabelFilter(Plugin[LabelParameters]):
     """Keeps the endpoints whose label has one of the given values."""
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints with an allowed value of the label, and the unlabelled ones if these are allowed."""
+        """Returns the endpoints whose label has an allowed value and, if configured, the endpoints without the
+        label.
+        """
         label = self._parameters.label
         return [each for each in candidates if self._accepts(each.labels.get(label))]
 

@@ -23,7 +23,7 @@ _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A comparison."""
+    """A comparison of the metric's value with a number."""
 
     operator: Literal[
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
@@ -32,7 +32,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ThresholdAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The only algorithm."""
+    """The algorithm of the filter: the comparison with a threshold."""
 
     threshold: Threshold
     type: Literal["threshold"] = "threshold"
@@ -48,7 +48,7 @@ class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
     fallback_on_empty: bool = False
 
     def references(self) -> Iterable[Reference]:
-        """References the plugin that reads the attribute."""
+        """Yields a reference to the plugin that reads the attribute."""
         return attribute_references("attribute", self.attribute, self.producer)
 
 
@@ -64,7 +64,7 @@ class AttributeFilter:
         self._falls_back = parameters.fallback_on_empty
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints whose attribute passes the comparison; all of them if none does and the fallback is
+        """Returns the endpoints whose attribute meets the condition; all candidates if none does and the fallback is
         on.
         """
         passing = [each for each in candidates if self._accepts(self._read(each, cycle.now))]

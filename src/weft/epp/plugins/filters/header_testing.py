@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint, split_host_port
 
 @plugin("header-based-testing-filter", Kind.FILTER)
 class HeaderTestingFilter(Plugin[NoParameters]):
-    """Keeps the endpoints that a header names, in its order; all of them without the header."""
+    """Keeps the endpoints that a request header names, in the header's order; all candidates without the header."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints that the header names as "IP" or "IP:port"."""

@@ -1,4 +1,4 @@
-"""`label-selector-filter`: endpoints by their labels, as Kubernetes selects."""
+"""`label-selector-filter`: keeps endpoints that match a Kubernetes label selector."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -38,7 +38,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SelectorParameters(Parameters, frozen=True, kw_only=True):
-    """A label selector; an endpoint must meet all of it."""
+    """A label selector. An endpoint must meet all requirements."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[Expression] = []
@@ -50,7 +50,7 @@ class SelectorParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("label-selector-filter", Kind.FILTER, SelectorParameters, aliases=("by-label-selector",))
 class LabelSelectorFilter(Plugin[SelectorParameters]):
-    """Keeps the endpoints that a selector selects."""
+    """Keeps the endpoints that match the label selector."""
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints whose labels meet every requirement."""

@@ -1,4 +1,6 @@
-"""`prefix-cache-affinity-filter`: keeps the endpoints that have the prefix, unless waiting there costs more."""
+"""`prefix-cache-affinity-filter`: keeps the endpoints that have the prompt's prefix cached, unless waiting at them
+costs more than computing the prefix.
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +31,9 @@ _OTHERS: Final = {
 
 
 class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
-    """Share of the prompt that an endpoint must have cached, and the accepted cost of waiting there."""
+    """Share of the prompt that an endpoint must have cached, and the additional time to first token that is accepted
+    for it.
+    """
 
     affinity_threshold: Share = 0.80
     exploration_probability: Share = 0.0
@@ -41,12 +45,14 @@ class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
     def references(self) -> Iterable[Reference]:
-        """Yields the producers of prefixes, and of in-flight load or latency predictions."""
+        """Yields references to the producer of cached prefixes, and to that of in-flight load or latency
+        predictions.
+        """
         left_out = _OTHERS[self.ttft_source]
         return (each for each in super().references() if each.key not in left_out)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Yields the set parameters of the other TTFT source."""
+        """Yields the parameters that are set but belong to the source of the TTFT that is not used."""
         for key in self.set_keys():
             if key in _OTHERS[self.ttft_source]:
                 yield key, f"ttftSource is {self.ttft_source}"
@@ -54,7 +60,7 @@ class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("prefix-cache-affinity-filter", Kind.FILTER, PrefixAffinityParameters)
 class PrefixAffinityFilter:
-    """Keeps the endpoints that hold most of the prompt."""
+    """Keeps the endpoints that have most of the prompt cached."""
 
     def __init__(self, parameters: PrefixAffinityParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
@@ -63,8 +69,8 @@ class PrefixAffinityFilter:
             self._inflight = surroundings.plugin(parameters.in_flight_load_producer_name)
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints that have the prefix; all of them if there are none, if they are too busy, or to
-        explore.
+        """Returns the endpoints that have the prefix cached. Returns all candidates if there are none, if they are too
+        busy, or with a small probability to explore.
         """
         parameters = self._parameters
         match = cycle.prefixes.get(parameters.prefix_match_info_producer_name)
@@ -92,7 +98,7 @@ class PrefixAffinityFilter:
         return not here or not there or min(here) - min(there) > allowed_s
 
     def _ttft_s(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Mapping[Endpoint, float]:
-        """Returns the predicted time to first token of each candidate that has a prediction."""
+        """Returns the predicted seconds to first token of each candidate that has a prediction."""
         if self._inflight is not None:
             throughput = self._parameters.peak_prefill_throughput
             return {each: self._inflight.num_tokens(each) / throughput for each in candidates}

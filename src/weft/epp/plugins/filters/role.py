@@ -1,4 +1,4 @@
-"""`decode-filter`, `prefill-filter`, `encode-filter`: keep the endpoints of one role."""
+"""`decode-filter`, `prefill-filter`, `encode-filter`: keep the endpoints whose role includes a stage."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,29 +10,29 @@ from weft.epp.pool.roles import decodes, encodes, prefills
 
 
 class RoleFilter:
-    """Keeps the endpoints that serve one stage."""
+    """Keeps the endpoints whose role includes a stage."""
 
     def __init__(self, takes: Callable[[Endpoint], bool]) -> None:
         self._takes = takes
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints that take this stage of the work."""
+        """Returns the endpoints whose role includes the stage of this filter."""
         return [each for each in candidates if self._takes(each)]
 
 
 @plugin("decode-filter", Kind.FILTER)
 def decode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Endpoints that decode."""
+    """Creates the filter that keeps decode endpoints."""
     return RoleFilter(decodes)
 
 
 @plugin("prefill-filter", Kind.FILTER)
 def prefill_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Endpoints that prefill."""
+    """Creates the filter that keeps prefill endpoints."""
     return RoleFilter(prefills)
 
 
 @plugin("encode-filter", Kind.FILTER)
 def encode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Endpoints that encode media."""
+    """Creates the filter that keeps endpoints that encode media."""
     return RoleFilter(encodes)

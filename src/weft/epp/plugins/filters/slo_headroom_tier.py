@@ -1,4 +1,6 @@
-"""`slo-headroom-tier-filter`: keeps the endpoints that meet the request's SLO, and sometimes the others."""
+"""`slo-headroom-tier-filter`: keeps the endpoints that are predicted to meet the request's SLO, and sometimes the
+others.
+"""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +12,9 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
-    """How often the filter keeps endpoints without headroom, so that a recovered endpoint is found."""
+    """Probability with which the filter keeps the endpoints without headroom, so that an endpoint that is fast again is
+    found.
+    """
 
     epsilon_explore_neg: Share = 0.01
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
@@ -18,7 +22,7 @@ class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("slo-headroom-tier-filter", Kind.FILTER, HeadroomTierParameters)
 class HeadroomTierFilter(Plugin[HeadroomTierParameters]):
-    """Keeps the endpoints of one tier; all endpoints if there are no predictions."""
+    """Keeps either the endpoints that meet the SLO or those that miss it; all endpoints without predictions."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints that meet the SLO or, with a small probability, the others. An endpoint without a

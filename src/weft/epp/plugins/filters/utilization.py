@@ -1,4 +1,4 @@
-"""`utilization-filter`: caps on an endpoint's numbers."""
+"""`utilization-filter`: keeps the endpoints whose metrics are below limits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
@@ -22,7 +22,7 @@ class Condition(Part, frozen=True, kw_only=True):
 
 
 class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
-    """Caps that must all hold."""
+    """Upper limits of metrics; all of them must hold."""
 
     conditions: list[Condition]
     fallback_on_empty: bool = False
@@ -33,14 +33,14 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs at least one condition")
 
     def references(self) -> Iterable[Reference]:
-        """References the producer that counts active requests, if one is configured."""
+        """Yields a reference to the producer that counts active requests, if one is configured."""
         is_counted = any(each.metric == "active-requests" for each in self.conditions)
         return super().references() if is_counted else ()
 
 
 @plugin("utilization-filter", Kind.FILTER, UtilizationFilterParameters, is_alpha=True)
 class UtilizationFilter:
-    """Keeps the endpoints below every cap."""
+    """Keeps the endpoints that are below every limit."""
 
     def __init__(self, parameters: UtilizationFilterParameters, around: Surroundings) -> None:
         inflight: InflightLoad | None = around.built.get(parameters.in_flight_load_producer_name)
@@ -54,7 +54,7 @@ class UtilizationFilter:
         self._falls_back = parameters.fallback_on_empty
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints below the caps; all of them if none is and the fallback is on."""
+        """Returns the endpoints below every limit; all candidates if none is and the fallback is on."""
         passing = [
             each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
         ]

@@ -1,1 +1,1 @@
-"""Policies of flow control: fairness, ordering, usage limits and eviction."""
+"""Flow-control policies: fairness, ordering, usage limits and eviction."""

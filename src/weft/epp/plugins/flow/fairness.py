@@ -1,4 +1,4 @@
-"""Fairness policies without memory: by order alone, and by turns."""
+"""Fairness policies that store nothing about flows: one shared queue, and round robin."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from weft.epp.flow.item import ItemHeap
 
 @plugin(GLOBAL_STRICT, Kind.FAIRNESS)
 class GlobalStrict(Plugin[NoParameters]):
-    """All flows of a band share one queue."""
+    """All flows of a band share one queue, so the ordering policy alone decides."""
 
     def queue_of(self, _: str) -> str:
         return ""
@@ -20,7 +20,7 @@ class GlobalStrict(Plugin[NoParameters]):
 
 @plugin("round-robin-fairness-policy", Kind.FAIRNESS)
 class RoundRobin(Plugin[NoParameters]):
-    """Flows that have requests take turns."""
+    """Dispatches from the flows with waiting requests in turn."""
 
     def queue_of(self, fairness_id: str) -> str:
         return fairness_id

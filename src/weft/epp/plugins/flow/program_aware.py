@@ -1,5 +1,5 @@
-"""`program-aware-fairness`: the next flow is the one with the least recent service, or the session with the most
-turns; waiting times count too.
+"""`program-aware-fairness`: dispatches from the flow with the least recent service, or with the most turns; waiting
+times count in both strategies.
 """
 
 import math
@@ -20,8 +20,10 @@ _OUTPUT_WEIGHT: Final = 2
 
 
 class ProgramParameters(Parameters, frozen=True, kw_only=True):
-    """Keys of the strategies have their names. A weight of `turn-priority` is that of a second, in turns; 0
-    stands for no weight, no half-life, no inactivity that counts."""
+    """Parameters of the two strategies; each key begins with the name of its strategy. `turn_priority_time_weight` is
+    the number of turns that one second of waiting counts for. 0 turns off a weight, the half-life, or the inactivity
+    limit.
+    """
 
     strategy: Literal["las", "turn-priority"] = "las"
     las_weight_service: NotNegative = 0.8
@@ -33,7 +35,7 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
     eviction_sweep_seconds: Positive = 300.0
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Yields the set parameters of the other strategy."""
+        """Yields the parameters that are set but belong to the strategy that is not used."""
         other = "turnPriority" if self.strategy == "las" else "las"
         for key in self.set_keys():
             if key.startswith(other):
@@ -42,7 +44,7 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Program:
-    """The service that a flow has received, in tokens as of `at`, and its number of requests."""
+    """The service that a flow has received, in tokens as of the time `at`, and its numbers of requests."""
 
     at: float
     service: float = 0.0
@@ -58,8 +60,8 @@ class _Program:
 
 @plugin("program-aware-fairness", Kind.FAIRNESS, ProgramParameters)
 class ProgramAware(FollowsResponse):
-    """Prefers the flow with the least attained service, or the session with the most turns; both strategies include
-    waiting times.
+    """Prefers the flow that has received the least service, or the session with the most turns. In both strategies,
+    longer waiting times increase the preference.
 
     Service counts prompt tokens once and generated tokens twice. A session with many turns probably has its prefix
     cached, and is closer to its end.
@@ -112,7 +114,7 @@ class ProgramAware(FollowsResponse):
         return names[-first]
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """Records that the request is dispatched: its wait is over."""
+        """Records the dispatch of a request and its waiting time."""
         program = self._of(cycle.fairness_id)
         program.num_waits += 1
         program.num_open += 1
@@ -120,7 +122,7 @@ class ProgramAware(FollowsResponse):
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """Adds the tokens of a response to the service that its flow has received."""
+        """Adds the tokens of a response to the service of its flow."""
         opened = self._open.get(ticket_id)
         if opened is None or not self._is_by_service:
             return
@@ -130,7 +132,7 @@ class ProgramAware(FollowsResponse):
         program.service += _OUTPUT_WEIGHT * (usage.num_completion_tokens or 0)
 
     def ended(self, ticket_id: int) -> None:
-        """Forgets a finished request, whether or not its usage is known."""
+        """Drops the state of a finished request. The response may have reported no token usage."""
         opened = self._open.pop(ticket_id, None)
         program = None if opened is None else self._programs.get(opened[0])
         if program is not None:
@@ -159,7 +161,9 @@ class ProgramAware(FollowsResponse):
         )
 
     def _turn(self, name: str, arrived: float) -> int:
-        """Number of the turn of its session that a request is. Requests without a flow name are not a session."""
+        """Returns the turn number of the flow's next request within its session. Requests without a fairness id belong
+        to no session, so each is turn 1.
+        """
         program = self._programs.get(name)
         if program is None or name == DEFAULT_FAIRNESS_ID:
             return 1
@@ -175,7 +179,7 @@ class ProgramAware(FollowsResponse):
         return decayed(program.service, now - program.at, self._parameters.las_half_life_seconds)
 
     def _of(self, name: str) -> _Program:
-        """The record of a flow, with decayed service, marked as used last."""
+        """Returns the record of a flow, with the service decayed to now, and marks the record as used."""
         now = self._clock()
         service = self._service(name, now)
         program = self._programs.used(name)

@@ -1,4 +1,6 @@
-"""`program-score-ordering-policy`: one queue; requests of flows with the fewest recent turns and tokens come first."""
+"""`program-score-ordering-policy`: all flows share one queue; requests of flows with the fewest recent turns and tokens
+come first.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +16,8 @@ from weft.epp.request.values import Usage
 
 
 class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
-    """Weights of a turn and of a token, half-lives and retention; 0 means no weight, no half-life, no end of
-    retention.
+    """Weight of a turn and of a token, half-life of both, and time for which the record of an unused flow is kept. 0
+    means no weight, no decay, and no time limit.
     """
 
     weight_turns: NotNegative = 1.0
@@ -30,7 +32,7 @@ class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Program:
-    """The turns and tokens of a flow, decayed as of `at`."""
+    """The turns and tokens of a flow, decayed to the time `at`."""
 
     at: float
     turns: float = 0.0
@@ -39,7 +41,9 @@ class _Program:
 
 @plugin("program-score-ordering-policy", Kind.ORDERING, ProgramScoreParameters)
 class ProgramScore(FollowsResponse):
-    """Each dispatched request adds a turn, and its prompt and output tokens, to its flow; both decay."""
+    """Orders requests by the cost of their flow: a weighted sum of its turns (dispatched requests) and tokens, which
+    decay with time.
+    """
 
     def __init__(self, parameters: ProgramScoreParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -62,13 +66,14 @@ class ProgramScore(FollowsResponse):
         around.metrics.before_text(self._update_gauges)
 
     def order(self, item: Item, _: float) -> float:
-        """Orders requests of one flow by arrival."""
+        """Returns the arrival time, which orders the requests of one flow."""
         return item.arrived
 
     def cost(self, fairness_id: str) -> float:
-        """Logarithm of a flow's cost, as of a fixed moment.
+        """Returns the logarithm of a flow's cost, converted to a fixed moment.
 
-        All costs decay alike, so decay changes no order, and costs that are compared only grow.
+        All costs decay by the same factor, so the decay never changes their order. Converted to a fixed moment, a cost
+        only grows.
         """
         parameters, program = self._parameters, self._programs.get(fairness_id)
         if program is None:
@@ -80,7 +85,7 @@ class ProgramScore(FollowsResponse):
         return math.log2(cost) + (program.at / half_life_s if half_life_s else 0.0)
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """Counts a turn of the flow."""
+        """Adds a turn to the flow of a dispatched request."""
         self._add(cycle.fairness_id, turns=1.0)
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
@@ -95,7 +100,7 @@ class ProgramScore(FollowsResponse):
             self._add(name, tokens=float(num_tokens))
 
     def ended(self, ticket_id: int) -> None:
-        """Forgets a finished request, whether or not its usage is known."""
+        """Drops the state of a finished request. The response may have reported no token usage."""
         self._open.pop(ticket_id, None)
 
     def _add(self, name: str, *, turns: float = 0.0, tokens: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Usage-limit policies: up to which saturation of the pool each priority may send."""
+"""Usage-limit policies: the saturation of the pool up to which requests of each priority are dispatched."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ class StaticLimit(Plugin[NoParameters]):
 
 
 class HoldbackParameters(Parameters, frozen=True, kw_only=True):
-    """The ceilings of the lowest and of the highest priority."""
+    """Saturation up to which the lowest and the highest priority may dispatch."""
 
     shape: Literal["linear"] = "linear"
     domain: Literal["rank", "value"] = "rank"
@@ -30,7 +30,9 @@ class HoldbackParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("priority-holdback-policy", Kind.USAGE_LIMIT, HoldbackParameters, is_alpha=True)
 class Holdback(Plugin[HoldbackParameters]):
-    """Room is held back from low priorities, evenly by rank or by the value of the priority."""
+    """Lower priorities may dispatch only up to a lower saturation. Ceilings fall evenly with the rank of the priority,
+    or with its value.
+    """
 
     def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
         highest = self._parameters.max_ceiling
@@ -42,7 +44,9 @@ class Holdback(Plugin[HoldbackParameters]):
 
 @plugin("soft-reflective-ceiling-policy", Kind.USAGE_LIMIT, is_alpha=True)
 class SoftReflectiveCeiling:
-    """Ceilings fall as the pool fills; a band whose ceiling is exceeded still dispatches a request now and then."""
+    """The fuller the pool, the lower the ceilings of low priorities. Below saturation 1, a request above its ceiling is
+    still dispatched now and then.
+    """
 
     def __init__(self, _: NoParameters, __: Surroundings) -> None:
         self._num_calls = 0

@@ -1,4 +1,6 @@
-"""`vtc-fairness-policy`: turns by tokens, so that a flow with long prompts gets fewer turns."""
+"""`vtc-fairness-policy`: shares tokens, not requests, equally among flows, so that a flow with long prompts dispatches
+fewer requests.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Band:
-    """Counters of the flows of one priority that exceed `floor`; other flows are at `floor`."""
+    """Token counters of the flows of one priority that exceed `floor`. All other flows count as `floor`."""
 
     floor: float = 0.0
     counters: dict[str, float] = field(default_factory=dict)
@@ -31,11 +33,12 @@ class _Band:
 
 @plugin("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokensParameters)
 class VirtualTokens:
-    """The flow with the lowest counter is next; each dispatched request adds its cost.
+    """Dispatches from the flow with the lowest token counter; each dispatched request adds its estimated cost to the
+    counter.
 
-    Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), with estimated
-    costs, as in the reference: responses are not followed. A new or returning flow starts at the counters of the
-    waiting flows, so that an idle flow does not save up turns.
+    Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), with estimated costs,
+    as in the reference: responses are not followed. A new or returning flow starts at the counters of the waiting
+    flows, so that an idle flow does not save up turns.
     """
 
     def __init__(self, parameters: VirtualTokensParameters, _: Surroundings) -> None:
@@ -55,7 +58,7 @@ class VirtualTokens:
         return chosen
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """Charges the flow for a request when it is dispatched."""
+        """Adds the estimated cost of a dispatched request to its flow's counter."""
         band = self._bands.get(cycle.priority)
         if band is None:
             return  # the request was queued under another policy
@@ -68,9 +71,7 @@ class VirtualTokens:
             self._forget(band)
 
     def _forget(self, band: _Band) -> None:
-        """Forgets the flows that are not ahead; if these are fewer than half of all flows, it forgets those least
-        ahead.
-        """
+        """Drops the counters that do not exceed `floor`. If too many remain, raises `floor` to their median first."""
         ahead = {name: each for name, each in band.counters.items() if each > band.floor}
         if len(ahead) > _MAX_COUNTERS // 2:
             band.floor = sorted(ahead.values())[len(ahead) // 2]

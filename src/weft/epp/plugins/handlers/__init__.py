@@ -1,1 +1,3 @@
-"""Profile handlers: choose the scheduling profiles of a request, and combine their picks into a schedule."""
+"""Profile handlers: plugins that choose the scheduling profiles of a request, and combine the endpoints that the
+profiles pick.
+"""

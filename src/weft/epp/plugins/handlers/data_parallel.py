@@ -1,4 +1,4 @@
-"""`data-parallel-profile-handler`: the port by data-parallel rank."""
+"""`data-parallel-profile-handler`: routes a request to a data-parallel rank of a host by a header."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from weft.epp.decision.plugin import Plugin, Profile, plugin
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
-    """The port at which requests for every rank of a host arrive."""
+    """The port of a host that receives the requests for all its ranks."""
 
     primary_port: Port = 8000
 
@@ -22,10 +22,10 @@ class DataParallelParameters(Parameters, frozen=True, kw_only=True):
     replacement="one endpoint per rank",
 )
 class DataParallelHandler(Plugin[DataParallelParameters]):
-    """Sends the request to the host's primary port and names the chosen rank's port in a header."""
+    """Sends the request to the host's primary port, and names the port of the chosen rank in a header."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """The only profile's pick, at the primary port."""
+        """Returns the endpoint that the only profile picks, at the primary port of its host."""
         ((name, profile),) = profiles.items()
         picked = profile.run(cycle, cycle.candidates).picked
         return Schedule(

@@ -1,4 +1,4 @@
-"""Deciders of disaggregated serving: whether a stage is worth a second endpoint."""
+"""Deciders of disaggregated serving: plugins that decide whether a stage of a request runs on a second endpoint."""
 
 from weft.epp.config.parameters import Count, Kind, NoParameters, Parameters
 from weft.epp.decision.cycle import Cycle
@@ -9,7 +9,9 @@ PREFIX_DECIDER = "prefix-based-pd-decider"
 
 
 class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
-    """Minimum number of uncached prompt tokens for a separate prefill; 0 means never separate."""
+    """Minimum number of uncached prompt tokens for which prefill runs on a separate endpoint; 0 means that it never
+    does.
+    """
 
     non_cached_tokens: Count = 0
     prompt_tokens: Count = 0  # minimum length of the prompt
@@ -18,10 +20,10 @@ class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(PREFIX_DECIDER, Kind.DECIDER, PrefixDeciderParameters)
 class PrefixDecider(Plugin[PrefixDeciderParameters]):
-    """Uses a separate prefill endpoint if the decoder would have to compute many tokens."""
+    """Uses a separate prefill endpoint if the decode endpoint would have to compute many prompt tokens."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """True if enough of the prompt is not cached at the decode endpoint."""
+        """True if the decode endpoint lacks at least the configured number of prompt tokens in its cache."""
         parameters = self._parameters
         if not parameters.non_cached_tokens or cycle.num_prompt_tokens < parameters.prompt_tokens:
             return False
@@ -39,8 +41,8 @@ class AlwaysDecider(Plugin[NoParameters]):
 
 @plugin("always-disagg-multimodal-decider", Kind.DECIDER)
 class MediaDecider(Plugin[NoParameters]):
-    """Uses a separate encode endpoint if there are media."""
+    """Uses a separate encode endpoint if the request contains media."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """True if the request has media."""
+        """True if the request contains media."""
         return bool(cycle.request.media)

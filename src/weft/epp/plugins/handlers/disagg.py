@@ -1,4 +1,4 @@
-"""Disaggregated serving: decode on one endpoint, and encode or prefill on others if that pays off."""
+"""Disaggregated serving: a request decodes on one endpoint; encode and prefill may run on other endpoints."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
@@ -19,7 +19,7 @@ _Ignored = Annotated[str | None, Ignored("the decider names the prefix producer 
 
 
 class StageProfiles(Part, frozen=True, kw_only=True):
-    """The scheduling profile of each stage; a stage without a named profile is off."""
+    """The scheduling profile of each stage. A stage without a profile is off."""
 
     decode: str = "decode"
     prefill: str | None = None
@@ -27,14 +27,16 @@ class StageProfiles(Part, frozen=True, kw_only=True):
 
 
 class StageDeciders(Part, frozen=True, kw_only=True):
-    """The deciders that choose, for each request, whether a stage runs on a separate endpoint; None means never."""
+    """The decider of each stage, which chooses for each request whether the stage runs on a separate endpoint; None
+    means never.
+    """
 
     prefill: str | None = None
     encode: str | None = None
 
 
 class DisaggParameters(Parameters, frozen=True, kw_only=True):
-    """Profiles and deciders by stage, also under the older, flat names."""
+    """Profiles and deciders by stage; also accepts the older names of these parameters."""
 
     profiles_: StageProfiles = msgspec.field(default=StageProfiles(), name="profiles")
     deciders: StageDeciders = StageDeciders()
@@ -65,21 +67,21 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("stageOrder: must begin with decode: the others depend on its pick")
 
     def references(self) -> Iterable[Reference]:
-        """The deciders."""
+        """Yields references to the deciders."""
         for stage in ("prefill", "encode"):
             key, name = self.decider(stage)
             if name:
                 yield Reference(key, name, Kind.DECIDER)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The named profiles, and decode's in any case."""
+        """Yields the scheduling profiles that are named, each after the key that names it."""
         for stage in STAGES:
             key, name = self.profile(stage)
             if name:
                 yield key, name
 
     def decider(self, stage: str) -> tuple[str, str | None]:
-        """The decider of a stage, with the key that names it."""
+        """Returns the key that names the decider of a stage, and the decider's name."""
         if stage == "prefill" and self.decider_plugin_name:
             return "deciderPluginName", self.decider_plugin_name
         flat: str | None = getattr(self, f"{stage}_decider_plugin_name")
@@ -88,7 +90,7 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
         return f"deciders.{stage}", getattr(self.deciders, stage)
 
     def profile(self, stage: str) -> tuple[str, str | None]:
-        """The profile of a stage, with the key that names it."""
+        """Returns the key that names the scheduling profile of a stage, and the profile's name."""
         flat: str | None = getattr(self, f"{stage}_profile")
         if flat:
             return f"{stage}Profile", flat
@@ -96,7 +98,7 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
 
 
 class PdParameters(Parameters, frozen=True, kw_only=True):
-    """The older spelling, for decode and prefill only."""
+    """Parameters of the older plugin type, which knows only decode and prefill."""
 
     decode_profile: str = "decode"
     prefill_profile: str = "prefill"
@@ -111,13 +113,15 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("primaryPort is refused: it belongs to data-parallel-profile-handler")
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The names of the prefill profile and the decode profile."""
+        """Yields the names of the decode profile and the prefill profile, each after its key."""
         return (("decodeProfile", self.decode_profile), ("prefillProfile", self.prefill_profile))
 
 
 @plugin("disagg-profile-handler", Kind.HANDLER, DisaggParameters)
 class DisaggHandler:
-    """Runs decode, then the stages that are wanted. The destination is decode's pick."""
+    """Picks the decode endpoint, then endpoints for the stages that run separately. The request is sent to the decode
+    endpoint.
+    """
 
     def __init__(self, parameters: DisaggParameters, around: Surroundings) -> None:
         self._profiles = {stage: parameters.profile(stage)[1] or stage for stage in STAGES}
@@ -134,7 +138,9 @@ class DisaggHandler:
         self._model_names = around.metrics.model_names
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """The picks of all stages that ran, with the headers that name them to the decoder."""
+        """Returns the endpoint of every stage that runs separately, and headers that name these endpoints to the decode
+        endpoint.
+        """
         decode = self._profiles["decode"]
         picks = {decode: profiles[decode].run(cycle, cycle.candidates).picked}
         headers: dict[str, str] = {}
@@ -169,21 +175,23 @@ class DisaggHandler:
 
 @plugin("pd-profile-handler", Kind.HANDLER, PdParameters, replacement="disagg-profile-handler")
 def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
-    """The older plugin type, built from the parameters of the newer one."""
+    """Creates the handler of the older plugin type from its parameters."""
     profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
     deciders = StageDeciders(prefill=parameters.decider_plugin_name)
     return DisaggHandler(DisaggParameters(profiles_=profiles, deciders=deciders), around)
 
 
 class HeadersParameters(Parameters, frozen=True, kw_only=True):
-    """The profiles whose picks become headers."""
+    """The profiles whose picked endpoints are named in headers."""
 
     prefill_profile: str = "prefill"
     encode_profile: str = "encode"
 
 
 def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[str, str]:
-    """The header that names an endpoint; the decoder uses the client's protocol, gRPC or HTTP, to reach it."""
+    """Returns the header that names the endpoint of a stage. The decode endpoint connects to it with the client's
+    protocol, gRPC or HTTP.
+    """
     addresses = [endpoint.address(is_grpc=is_grpc) for endpoint in picked]
     if stage == "prefill":
         return {PREFILLER: addresses[0]}

@@ -1,4 +1,4 @@
-"""`header-profile-handler`: the profile that a header names."""
+"""`header-profile-handler`: runs the scheduling profile that a request header names."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,13 +9,13 @@ from weft.epp.request.values import Refused
 
 
 class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
-    """The header, and the profile for requests without the header."""
+    """The name of the header, and the profile for requests without the header."""
 
     header_name: Name = "EPP-Profile"
     default_profile: str = "decode"
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The default."""
+        """Yields the default profile after its key."""
         return (("defaultProfile", self.default_profile),)
 
 
@@ -28,7 +28,7 @@ class HeaderHandler:
         self._default = parameters.default_profile
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """Returns the pick of the profile that the header names; raises `Refused` if there is no such profile."""
+        """Returns the endpoint that the named profile picks. Raises `Refused` if there is no such profile."""
         name = cycle.request.headers.get(self._header) or self._default
         profile = profiles.get(name)
         if profile is None:

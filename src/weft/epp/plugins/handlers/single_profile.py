@@ -1,4 +1,4 @@
-"""`single-profile-handler`: one profile decides."""
+"""`single-profile-handler`: runs the only scheduling profile for each request."""
 
 from collections.abc import Mapping
 
@@ -12,6 +12,6 @@ class SingleProfileHandler(Plugin[NoParameters]):
     """Runs the only scheduling profile."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """Returns the pick of the only profile."""
+        """Returns the endpoint that the profile picks."""
         ((name, profile),) = profiles.items()
         return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})

@@ -1,1 +1,1 @@
-"""Data producers: compute data once per request for filters, scorers and handlers."""
+"""Producers: plugins that compute data once per request for filters, scorers and handlers."""

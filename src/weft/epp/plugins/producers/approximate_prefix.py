@@ -20,7 +20,7 @@ PREFILL_PROFILE = "prefill"
 
 
 class ApproximateParameters(Parameters, frozen=True, kw_only=True):
-    """Bounds of the index; with `auto_tune`, values that servers report replace the configured ones."""
+    """Limits of the index. With `auto_tune`, values that servers report replace the configured ones."""
 
     needs = (TOKENS,)
     auto_tune: bool = True
@@ -33,8 +33,8 @@ class ApproximateParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(APPROXIMATE, Kind.PRODUCER, ApproximateParameters)
 class ApproximatePrefixProducer:
-    """Hashes the prompt, looks up the endpoints that got its blocks before, and records the endpoints that get them
-    now.
+    """Hashes the prompt in blocks, finds the endpoints that got these blocks before, and records the endpoint that gets
+    them now.
     """
 
     def __init__(self, parameters: ApproximateParameters, surroundings: Surroundings) -> None:
@@ -49,7 +49,7 @@ class ApproximatePrefixProducer:
         surroundings.metrics.before_text(lambda: self._size.set(len(self._index)))
 
     def produce(self, cycle: Cycle) -> None:
-        """Fill in the match."""
+        """Stores the cached prefix of each endpoint in the cycle."""
         block_size = self._block_size(cycle.candidates[0])
         limit = self._parameters.max_prefix_tokens_to_match // block_size
         if not self._parameters.max_prefix_tokens_to_match:
@@ -59,7 +59,7 @@ class ApproximatePrefixProducer:
         cycle.prefixes[self._name] = self._match(cycle, chains, block_size)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Records the blocks of a scheduled request: at the destination, and at the prefill endpoint."""
+        """Records the blocks of a scheduled request at the destination and at the prefill endpoint."""
         match = cycle.prefixes[self._name]
         target = schedule.target
         targets = {target, *schedule.picks.get(PREFILL_PROFILE, ())[:1]}
@@ -94,7 +94,7 @@ class ApproximatePrefixProducer:
 
 
 def hash_prompts(cycle: Cycle, block_size: int, max_blocks: int) -> list[list[int]]:
-    """Hashes of each prompt's first blocks."""
+    """Returns the hashes of each prompt's first blocks."""
     return [
         chain_hashes(
             prompt,

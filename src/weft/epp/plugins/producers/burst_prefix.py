@@ -1,6 +1,8 @@
-"""`burst-prefix-cache-producer`: sends simultaneous requests with the same prompt to the same server.
+"""`burst-prefix-cache-producer`: sends requests with the same prompt that arrive within a short time window to the same
+server.
 
-Until the first of them is computed, no cache contains their prompt, and load balancing alone would spread them.
+Until the server has computed the first of them, no cache contains their prompt, and load balancing alone would spread
+them.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ _OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
 
 
 class BurstParameters(Parameters, frozen=True, kw_only=True):
-    """How long requests are gathered into a burst, and how many of a burst one endpoint takes; -1 means any number."""
+    """Length of the time window, and the maximum number of its requests that one endpoint gets; -1 means any number."""
 
     needs = (TOKENS,)
     window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
@@ -54,7 +56,7 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a request, and their common beginning if that is long enough to share."""
+    """Hashes of a request's prompts, and of their common prefix if that is long enough to share."""
 
     whole: tuple[int, ...]
     beginning: int | None
@@ -62,7 +64,7 @@ class Prompts:
 
 
 class Batch:
-    """The requests of one window, and the chosen endpoint of each request that shares its prompt."""
+    """The requests of one time window, and the chosen endpoint of each request that shares its prompt with another."""
 
     def __init__(self) -> None:
         self.is_closed = asyncio.Event()
@@ -72,7 +74,7 @@ class Batch:
 
 @plugin("burst-prefix-cache-producer", Kind.PRODUCER, BurstParameters, is_alpha=True)
 class BurstProducer(Producer):
-    """Delays each request until its window ends, and assigns requests with shared prompts to one endpoint."""
+    """Delays each request until its time window ends, and assigns requests with shared prompts to one endpoint."""
 
     def __init__(self, parameters: BurstParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -81,7 +83,9 @@ class BurstProducer(Producer):
         self._gathering: Batch | None = None
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Waits for the end of the window; then reports a full match at the chosen endpoint, and none elsewhere."""
+        """Waits for the end of the time window, then stores a full prefix match for the chosen endpoint and no match
+        for the others.
+        """
         prompts = self._read(cycle)
         if not prompts.num_blocks:
             return
@@ -129,11 +133,11 @@ def place(
     *,
     by_tokens: bool = False,
 ) -> Mapping[int, Endpoint]:
-    """Chooses an endpoint for every request that shares its prompt with another one, by ticket; an endpoint gets at
+    """Returns an endpoint for every request that shares its prompt with another one, by ticket. An endpoint gets at
     most `most` requests in a row.
 
-    Identical prompts go first, and long ones before short ones. A prompt with the same beginning as an earlier one
-    goes to the same endpoint, until that has its fair share of requests, or of tokens to compute.
+    Identical prompts are placed first, and long ones before short ones. A prompt with the same prefix as an earlier one
+    goes to the same endpoint, until that endpoint has its fair share of requests, or of tokens to compute.
     """
 
     def size(each: Prompts) -> int:

@@ -1,4 +1,6 @@
-"""`p2p-source-producer`: names a server from which cached blocks are fetched, if that is faster than computing them."""
+"""`p2p-source-producer`: names a server from which the chosen server fetches cached blocks, if that is faster than
+computing them.
+"""
 
 import random
 
@@ -10,8 +12,8 @@ from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
 class SourceParameters(Parameters, frozen=True, kw_only=True):
-    """The prefix producer to read, the profile whose pick computes the prompt, and the minimum gain in tokens that
-    justifies a transfer.
+    """The producer of cached prefixes, the profile whose endpoint computes the prompt, and the minimum number of tokens
+    that a transfer must save.
     """
 
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
@@ -21,7 +23,9 @@ class SourceParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("p2p-source-producer", Kind.PRODUCER, SourceParameters, is_alpha=True)
 class SourceProducer(Producer):
-    """Sets a header for the sidecar of the server that computes the prompt."""
+    """Sets a request header with the address to fetch blocks from, for the sidecar of the server that computes the
+    prompt.
+    """
 
     def __init__(self, parameters: SourceParameters, _: Surroundings) -> None:
         self._producer = parameters.prefix_match_info_producer_name
@@ -29,7 +33,7 @@ class SourceProducer(Producer):
         self._least = parameters.min_cached_token_delta
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Chooses a source among the endpoints that have the most of the prompt cached, within one block; an endpoint
+        """Chooses a source among the endpoints that have the most of the prompt cached, within one block. An endpoint
         with fewer waiting requests is more likely.
         """
         match = cycle.prefixes.get(self._producer)

@@ -1,4 +1,4 @@
-"""`inflight-load-producer`: running requests and prompt tokens of each endpoint."""
+"""`inflight-load-producer`: number of running requests and of their prompt tokens at each endpoint."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class InflightParameters(Parameters, frozen=True, kw_only=True):
-    """Whether estimated output tokens count, and the producer whose cached prefixes are subtracted."""
+    """Whether estimated output tokens are added, and the producer whose cached prefixes are subtracted."""
 
     needs = (TOKENS,)
     add_estimated_output_tokens: bool = False
@@ -42,7 +42,7 @@ class _Share:
 
 @plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
 class InflightLoad(Producer):
-    """Adds a request and its tokens at the decision; subtracts the tokens at the first token, and the request at its
+    """Counts a request and its tokens at the decision; subtracts its tokens at the first token, and the request at its
     end.
     """
 
@@ -61,15 +61,15 @@ class InflightLoad(Producer):
         surroundings.pool.on_left(self._forget)
 
     def num_requests(self, endpoint: Endpoint) -> int:
-        """Number of running requests at the endpoint."""
+        """Returns the number of running requests at the endpoint."""
         return self._num_requests.get(endpoint, 0)
 
     def num_tokens(self, endpoint: Endpoint) -> int:
-        """Number of uncached prompt tokens of running requests at the endpoint."""
+        """Returns the number of uncached prompt tokens of running requests at the endpoint."""
         return self._num_tokens.get(endpoint, 0)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Count the request at once, before the next decision."""
+        """Counts the request at once, before the next decision."""
         shares = []
         for endpoint in {picks[0]: None for picks in schedule.picks.values() if picks}:
             num_tokens = self._cost(cycle, endpoint)
@@ -82,13 +82,13 @@ class InflightLoad(Producer):
         self._shares[cycle.ticket_id] = shares
 
     def first_token(self, ticket_id: int) -> None:
-        """The prompt is computed."""
+        """Subtracts the prompt tokens of a request: its prompt is computed."""
         for share in self._shares.get(ticket_id, ()):
             self._change(share, num_requests=0, num_tokens=-share.num_tokens)
             share.num_tokens = 0
 
     def ended(self, ticket_id: int) -> None:
-        """The request is over."""
+        """Removes a finished request from the counts."""
         for share in self._shares.pop(ticket_id, ()):
             self._change(share, num_requests=-1, num_tokens=-share.num_tokens)
 
@@ -117,8 +117,8 @@ class InflightLoad(Producer):
             self._num_tokens[endpoint] = max(0, self._num_tokens.get(endpoint, 0) + num_tokens)
 
     def _publish(self) -> None:
-        """Writes the in-flight series. The number of series is bounded, because clients name flows and endpoints come
-        and go.
+        """Updates the gauges of in-flight load. Their number is limited, because clients choose the names of flows, and
+        endpoints join and leave.
         """
         self._requests.show(
             {labels: num_requests for labels, (num_requests, _) in self._rows.items()}

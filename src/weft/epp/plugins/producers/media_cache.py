@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-producer`: endpoints that got a request's images, videos and sounds before."""
+"""`mm-embeddings-cache-producer`: finds the endpoints that got a request's images, videos and sounds before."""
 
 from collections import Counter
 from itertools import islice
@@ -34,7 +34,7 @@ class MediaCacheParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(MEDIA_CACHE, Kind.PRODUCER, MediaCacheParameters)
 class MediaCacheProducer:
-    """Records which media were sent to each endpoint, as many as fit its cache."""
+    """Records the media that were sent to each endpoint, as many as fit its encoder cache."""
 
     def __init__(self, parameters: MediaCacheParameters, around: Surroundings) -> None:
         size = parameters.cache_size or parameters.older_cache_size or _DEFAULT_MIB
@@ -44,7 +44,7 @@ class MediaCacheProducer:
         self.aclose = Leaving(around.pool, self._index.remove_some).aclose
 
     def produce(self, cycle: Cycle) -> None:
-        """Fill in the share of the request's media that each candidate has."""
+        """Stores in the cycle the share of the request's media that each candidate has cached."""
         items = _items(cycle)
         counts: Counter[int] = Counter()
         for item in items:
@@ -64,6 +64,6 @@ class MediaCacheProducer:
 
 
 def _items(cycle: Cycle) -> list[int]:
-    """The distinct media of a request, up to a maximum; media without a hash are left out."""
+    """Returns the hashes of a request's distinct media, up to a maximum number. Media without a hash are left out."""
     names = islice(dict.fromkeys(filter(None, cycle.request.media)), _MAX_ITEMS)
     return [xxh64_intdigest(f"{cycle.model}\0{name}".encode()) for name in names]

@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-producer`: cached prefixes of endpoints, as their engines report them; needs token ids."""
+"""`precise-prefix-cache-producer`: cached prefixes of endpoints by the events of their engines; needs token ids."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _KEYS_AT_ONCE: Final = 2048
 
 
 class TokenProcessorConfig(Part, frozen=True, kw_only=True):
-    """How tokens become block keys. Keys never leave the picker, so the cheap hash is the default."""
+    """How tokens are hashed to block keys. Keys never leave the picker, so the fast hash is the default."""
 
     block_size_tokens: AtLeastOne = 16
     block_size: AtLeastOne | None = None  # older name of blockSizeTokens
@@ -39,14 +39,14 @@ class TokenProcessorConfig(Part, frozen=True, kw_only=True):
 
 
 class InMemoryConfig(Part, frozen=True, kw_only=True):
-    """The largest number of keys per tier."""
+    """The maximum number of keys per cache tier."""
 
     size: AtLeastOne = 100_000_000
     pod_cache_size: AtLeastOne | None = None
 
 
 class BlockIndexConfig(Part, frozen=True, kw_only=True):
-    """The store of the block index."""
+    """The storage of the block index."""
 
     in_memory_config: InMemoryConfig = InMemoryConfig()
     redis_config: dict[str, object] | None = None
@@ -60,14 +60,14 @@ class BlockIndexConfig(Part, frozen=True, kw_only=True):
 
 
 class TierConfig(Part, frozen=True, kw_only=True):
-    """Weight of a block in this cache tier."""
+    """Weight of a block in a cache tier."""
 
     name: str
     weight: Share
 
 
 class IndexerConfig(Part, frozen=True, kw_only=True):
-    """The index."""
+    """Settings of the block index."""
 
     tokenizers_pool_config: dict[str, Any] | None = None
     kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
@@ -78,7 +78,7 @@ class IndexerConfig(Part, frozen=True, kw_only=True):
 
 
 class PreciseParameters(Parameters, frozen=True, kw_only=True):
-    """Keys, index, events, and guesses until events arrive."""
+    """Settings of block keys, index and events, and of speculative blocks, which count until events arrive."""
 
     needs = (TOKENS,)
     token_processor_config: TokenProcessorConfig = TokenProcessorConfig()
@@ -91,7 +91,7 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
         check_positive(speculativeTTL=self.speculative_ttl)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Settings of the reference that this index does not need."""
+        """Yields the given settings of the reference picker that this index does not need."""
         indexer = self.indexer_config
         index = indexer.kv_block_index_config
         if index.in_memory_config.pod_cache_size is not None:
@@ -110,7 +110,9 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(TYPE, Kind.PRODUCER, PreciseParameters)
 class PrecisePrefixProducer:
-    """Computes the keys of the prompt's full blocks, and looks up the endpoints with an unbroken run of them."""
+    """Computes the keys of the prompt's full blocks, and finds the endpoints that have an unbroken run of leading
+    blocks.
+    """
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
         self.events = parameters.kv_events_config
@@ -140,7 +142,7 @@ class PrecisePrefixProducer:
         self.aclose = leaving.aclose
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Computes the keys; of long prompts in parts, so that other requests get a turn."""
+        """Computes the block keys; those of a long prompt in parts, so that other requests get a turn."""
         if not cycle.has_real_tokens:
             return
         keys, salt = self.index.keys, cycle.request.cache_salt
@@ -162,7 +164,7 @@ class PrecisePrefixProducer:
         cycle.chains[self._name] = chains
 
     def produce(self, cycle: Cycle) -> None:
-        """Stores the match in the cycle; without token ids there is none."""
+        """Stores the cached prefix of each endpoint in the cycle; nothing without token ids."""
         self._drop_old_guesses(cycle.now)
         chains = cycle.chains.get(self._name)
         if chains is None:
@@ -177,7 +179,9 @@ class PrecisePrefixProducer:
             self._series.best_runs.inc(best)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Measures the hit and, if configured, adds speculative blocks until events confirm them."""
+        """Records the cache hit and, if configured, adds the prompt's blocks as speculative ones until events confirm
+        them.
+        """
         match = cycle.prefixes.get(self._name)
         if match is None or not match.num_blocks:
             return
@@ -218,7 +222,8 @@ class PrecisePrefixProducer:
             counter.inc(now - before)
 
     def _model(self, cycle: Cycle) -> str:
-        """The model name in the keys: that of an adapter or of the base model, as in events.
+        """Returns the model name that the block keys contain: the name of an adapter or of the base model, as in the
+        engines' events.
 
         A gRPC request names no model, and clients may use an alias that events lack: if the pool has a single base
         model, its name is used. Blocks of an adapter are never shared with the base model.
@@ -234,7 +239,7 @@ class PrecisePrefixProducer:
         return bases.pop()
 
     def _drop_old_guesses(self, now: float) -> None:
-        """Drops expired speculative entries, a bounded number at a time after a burst."""
+        """Drops expired speculative blocks, a limited number per call."""
         num_dropped = 0
         while self._guesses and self._guesses[0][0] <= now and num_dropped < _KEYS_AT_ONCE:
             _, endpoint, chain = self._guesses.popleft()

@@ -1,4 +1,6 @@
-"""`predicted-latency-producer`: how long each endpoint would need for a request, learnt from earlier responses."""
+"""`predicted-latency-producer`: predicts a request's latency at each endpoint, with models that learn from earlier
+responses.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,9 @@ _NOT_SAMPLED: Final = Ignored(
 
 
 class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
-    """Settings of the latency predictor. No setting names a server: the models run in the picker."""
+    """Settings of the latency predictor. There is no setting for a prediction server, because the models run in the
+    picker.
+    """
 
     needs = (TOKENS,)
     # True: predict TTFT and TPOT; False: predict the duration of whole responses.
@@ -63,14 +67,14 @@ class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
 
     @property
     def context_ttl_s(self) -> float:
-        """How long the producer keeps a request from which no response arrives."""
+        """Seconds for which the producer keeps a request that gets no response."""
         ttl = self.context_ttl
         return ttl * 1e-9 if isinstance(ttl, int) else parse_duration_s(ttl)
 
 
 @dataclass(slots=True)
 class _Open:
-    """A running request with the features at its decision, which its measured times are learned with."""
+    """A running request, and the features at its decision. The models learn the measured times with these features."""
 
     placed: float
     target: Endpoint
@@ -84,7 +88,7 @@ class _Open:
 
 
 class _Account:
-    """Writes the metric series of this producer."""
+    """Writes the metric series of the latency predictor."""
 
     def __init__(self, metrics: PickerMetrics, name: str) -> None:
         self._names = metrics.model_names
@@ -93,8 +97,8 @@ class _Account:
         self._known: set[tuple[str, ...]] = set()
 
     def labels(self, cycle: Cycle) -> tuple[str, ...]:
-        """Labels of a request's series. The number of label sets is bounded: a thousand names by a thousand would be
-        a million series.
+        """Returns the labels of a request's series. The number of label sets is limited: a thousand names by a thousand
+        would be a million series.
         """
         labels = (*self._plugin, self._names(cycle.request.model), self._names(cycle.model))
         if labels not in self._known:
@@ -104,7 +108,7 @@ class _Account:
         return labels
 
     def predicted(self, cycle: Cycle, first_s: float, next_s: float) -> None:
-        """Records how long the predictions took."""
+        """Records how long the computation of the predictions took."""
         labels = self.labels(cycle)
         self._series.ttft_prediction.labels(*labels).observe(first_s)
         self._series.tpot_prediction.labels(*labels).observe(next_s)
@@ -112,7 +116,7 @@ class _Account:
         self._last(labels, "tpot_prediction_duration", next_s)
 
     def came(self, opened: _Open, first_s: float, next_s: float | None) -> None:
-        """Records the measured latency of a response beside its prediction and its objective."""
+        """Records the measured latencies of a response, the predictions, and whether the SLOs were met."""
         labels, wanted = opened.labels, opened.slo
         if (ttft_s := opened.predicted_ttft_s) is not None:
             self._series.predicted_ttft.labels(*labels).observe(ttft_s)
@@ -138,7 +142,7 @@ class _Account:
 
 @plugin(LATENCY, Kind.PRODUCER, PredictedLatencyParameters)
 class PredictedLatency:
-    """Predicts latencies at each decision, and learns from first tokens and ends of responses."""
+    """Predicts latencies at each decision, and learns from the first tokens and the ends of responses."""
 
     def __init__(self, parameters: PredictedLatencyParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -159,7 +163,9 @@ class PredictedLatency:
         around.pool.on_left(self._forget)
 
     def produce(self, cycle: Cycle) -> None:
-        """Predictions for every candidate of which enough is known; raises `Refused` for an unreadable SLO."""
+        """Stores a prediction for every candidate with enough samples. Raises `Refused` for an SLO that cannot be
+        read.
+        """
         self._drop_old()
         slo = read_slo(cycle.request.headers)
         # The features for learning are taken now: after the pick, the request itself counts as running.
@@ -181,7 +187,7 @@ class PredictedLatency:
         cycle.predictions[self._name] = LatencyPredictions(slo, found)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Stores the present features of a request: its measured times will be learned with them."""
+        """Stores the features of a request at its decision; the models learn the measured times with them."""
         known = cycle.predictions.get(self._name)
         target = schedule.target
         apart = schedule.picks.get(_PREFILL)
@@ -201,14 +207,14 @@ class PredictedLatency:
         self._limits.add(target, cycle.ticket_id, known.slo.tpot_s)
 
     def first_token(self, ticket_id: int) -> None:
-        """Learns the time to the first token, however the response ends."""
+        """Learns the time to the first token; the end of the response does not matter."""
         opened = self._open.get(ticket_id)
         if opened is not None and self._parameters.streaming_mode:
             seconds = self._clock() - opened.placed
             self._learn(self.ttft, opened.prefill, opened.features, seconds)
 
     def timed(self, times: ResponseTimes) -> None:
-        """Learns from a complete response, and records predictions and missed objectives."""
+        """Learns from a complete response, and records its predictions and missed SLOs."""
         opened = self._open.get(times.ticket_id)
         if opened is None:
             return
@@ -225,13 +231,13 @@ class PredictedLatency:
         self._account.came(opened, first_s, next_s)
 
     def ended(self, ticket_id: int) -> None:
-        """The request is over."""
+        """Drops a finished request."""
         opened = self._open.pop(ticket_id, None)
         if opened is not None:
             self._limits.remove(opened.target, ticket_id)
 
     def __len__(self) -> int:
-        """Requests that are followed."""
+        """Number of requests whose responses the producer follows."""
         return len(self._open)
 
     def _learn(
@@ -280,7 +286,7 @@ class PredictedLatency:
         )  # fmt: skip
 
     def _features(self, cycle: Cycle, endpoint: Endpoint) -> Sequence[float]:
-        """Features for the time to first token: the prompt and the work queued before it."""
+        """Returns the features for the time to first token: the prompt, and the work that is queued before it."""
         uncached = cycle.num_uncached_tokens(
             endpoint, self._parameters.prefix_match_info_producer_name
         )
@@ -294,7 +300,9 @@ class PredictedLatency:
         )
 
     def _decode_features(self, endpoint: Endpoint) -> Sequence[float]:
-        """Features for the time per output token: concurrent requests and the KV cache to read."""
+        """Returns the features for the time per output token: the number of concurrent requests, and the KV cache that
+        a step reads.
+        """
         return (
             1.0,
             _log(self._num_requests(endpoint)),
@@ -303,8 +311,8 @@ class PredictedLatency:
         )
 
     def _num_requests(self, endpoint: Endpoint) -> int:
-        """Number of running requests at the endpoint: the picker's own count, or the reported one if larger, because
-        there may be other pickers.
+        """Returns the number of running requests at the endpoint: the picker's own count or the reported number,
+        whichever is larger, because other pickers may send requests too.
         """
         reported = endpoint.load.num_running + endpoint.expected_waiting
         return max(reported, self._inflight.num_requests(endpoint))
@@ -313,7 +321,7 @@ class PredictedLatency:
         return endpoint.labels.get(self._parameters.endpoint_role_label, "")
 
     def _drop_old(self) -> None:
-        """Drops requests without news for too long: their times would be meaningless."""
+        """Drops requests without any event for too long: their times would be meaningless."""
         oldest = self._clock() - self._ttl_s
         while self._open:
             ticket_id, opened = next(iter(self._open.items()))
@@ -342,5 +350,7 @@ class PredictedLatency:
 
 
 def _log(amount: float) -> float:
-    """log(1 + amount), with a non-finite amount taken as finite: servers may report anything."""
+    """Returns log(1 + amount). A non-finite amount is replaced by a finite one, because servers may report any
+    number.
+    """
     return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # also excludes NaN

@@ -1,4 +1,4 @@
-"""`session-id-producer`: provides a session's id to other plugins."""
+"""`session-id-producer`: provides the id of a request's session to other plugins."""
 
 from http.cookies import CookieError, SimpleCookie
 
@@ -8,7 +8,7 @@ from weft.epp.decision.plugin import SESSION_ID, Surroundings, plugin
 
 
 class SessionIdParameters(Parameters, frozen=True, kw_only=True):
-    """The header or the cookie with the id; exactly one of them."""
+    """The header or the cookie that contains the session id; exactly one of them must be set."""
 
     header_name: Name | None = None
     cookie_name: Name | None = None
@@ -20,7 +20,7 @@ class SessionIdParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(SESSION_ID, Kind.PRODUCER, SessionIdParameters)
 class SessionIdProducer:
-    """Provides a session's id to other plugins."""
+    """Reads the id of a request's session for other plugins."""
 
     def __init__(self, parameters: SessionIdParameters, around: Surroundings) -> None:
         self._name = around.name
@@ -28,7 +28,7 @@ class SessionIdProducer:
         self._cookie = parameters.cookie_name
 
     def produce(self, cycle: Cycle) -> None:
-        """Stores the id in the cycle, if the request has one."""
+        """Stores the session id in the cycle, if the request has one."""
         if value := self._read(cycle):
             cycle.session_ids[self._name] = value
 

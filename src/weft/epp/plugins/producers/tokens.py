@@ -1,4 +1,4 @@
-"""`token-producer`: token ids of prompts, or estimates of them."""
+"""`token-producer`: the token ids of prompts, or estimated numbers of tokens."""
 
 import asyncio
 import logging
@@ -29,26 +29,28 @@ _NO_SOCKET = (
 
 
 class Resolution(Part, frozen=True, kw_only=True):
-    """Pixels."""
+    """Width and height of an image in pixels."""
 
     width: AtLeastOne = 640
     height: AtLeastOne = 360
 
 
 class DynamicImage(Part, frozen=True, kw_only=True):
-    """Pixels a token."""
+    """Number of pixels per token."""
 
     factor: AtLeastOne = 1024
 
 
 class StaticImage(Part, frozen=True, kw_only=True):
-    """Tokens an image."""
+    """Number of tokens per image."""
 
     static_token: AtLeastOne
 
 
 class ImageEstimate(Part, frozen=True, kw_only=True):
-    """Number of tokens that an image counts for. Images are not opened: all have the default resolution."""
+    """Estimated number of tokens of an image. The picker does not open images: all count with the default
+    resolution.
+    """
 
     mode: Literal["dynamic", "static"] = "dynamic"
     default_resolution: Resolution = Resolution()
@@ -68,13 +70,13 @@ class ImageEstimate(Part, frozen=True, kw_only=True):
 
 
 class EstimateParameters(Part, frozen=True, kw_only=True):
-    """Token counts of media, if tokens are estimated; 0 unless configured."""
+    """Estimated number of tokens of media; 0 unless configured."""
 
     image: ImageEstimate | None = None
 
 
 class RenderParameters(Part, frozen=True, kw_only=True):
-    """The server that renders prompts: any vLLM or Weft server with the model."""
+    """A server that renders prompts to token ids: any vLLM or Weft server with the model."""
 
     url: str = "http://localhost:8000"
     timeout: str = "5s"
@@ -89,7 +91,9 @@ class RenderParameters(Part, frozen=True, kw_only=True):
 
 
 class TokenParameters(Parameters, frozen=True, kw_only=True):
-    """How text becomes tokens: by another server, by the tokenizer in the directory `model_name`, or by an estimate."""
+    """Conversion of text to tokens: by another server, by the tokenizer in the directory `model_name`, or by an
+    estimate.
+    """
 
     model_name: str = ""
     backend: Literal["vllm", "estimate"] | None = None  # None: decided by the other parameters
@@ -104,22 +108,22 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"udsTokenizerConfig is refused: {_NO_SOCKET}")
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """A name that nothing is looked up by."""
+        """Yields `model_name` if it is set but another source of tokens is used."""
         if self.backend == "estimate" and self.model_name:
             yield "modelName", "backend: estimate opens no tokenizer"
 
     @property
     def rendering(self) -> RenderParameters | None:
-        """The server that renders prompts, if configured."""
+        """The server that renders prompts; None if none is configured."""
         return RenderParameters() if self.backend == "vllm" and self.vllm is None else self.vllm
 
 
 @plugin(TOKENS, Kind.PRODUCER, TokenParameters, aliases=("tokenizer",))
 class TokenProducer(Producer):
-    """Token ids pass unchanged.
+    """Stores the prompts' tokens in the cycle. Token ids of the client pass unchanged.
 
-    Text is tokenized, or packed at four UTF-8 bytes per pseudo token. Text for a chat template is not what the server
-    computes: its tokens are used for lengths and approximate prefixes, and do not count as real token ids.
+    Text is tokenized, or packed at four UTF-8 bytes per pseudo token. The text of a chat lacks the model's chat
+    template, so its tokens are used for lengths and approximate prefixes only, and do not count as real token ids.
     """
 
     def __init__(self, parameters: TokenParameters, around: Surroundings) -> None:
@@ -140,7 +144,9 @@ class TokenProducer(Producer):
             )  # fmt: skip
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Stores the prompts in the cycle. Text is tokenized on another thread, because that takes milliseconds."""
+        """Stores the prompts' tokens in the cycle. Text is tokenized on another thread, because that takes
+        milliseconds.
+        """
         tokenizer = self._tokenizer
         prompts = cycle.request.prompts
         if all(each.text is None for each in prompts):
@@ -160,12 +166,12 @@ class TokenProducer(Producer):
         _fill(cycle, packed, has_real_tokens=_is_raw(cycle.request))
 
     async def aclose(self) -> None:
-        """Close the connections to the server that renders."""
+        """Closes the connections to the server that renders prompts."""
         if self._renderer is not None:
             await self._renderer.aclose()
 
     async def _render(self, cycle: Cycle, renderer: "RenderClient") -> bool:
-        """Returns True if the render server returned the tokens. Without them the request is routed all the same."""
+        """Returns True if the render server returned the prompt's tokens. The request is routed in either case."""
         if not renderer.can_render(cycle.request):
             return False
         try:
@@ -188,7 +194,7 @@ class TokenProducer(Producer):
 
 
 def pack(prompt: Prompt) -> bytes:
-    """A prompt as little-endian uint32 tokens."""
+    """Returns a prompt as little-endian uint32 tokens."""
     if prompt.packed is not None:
         return prompt.packed
     if prompt.token_ids is None:
@@ -216,7 +222,7 @@ def _encode_all(tokenizer: "Tokenizer", prompts: tuple[Prompt, ...]) -> list[byt
 
 
 def _is_raw(request: InferenceRequest) -> bool:
-    """True if the server tokenizes the text unchanged, without a chat template."""
+    """True if the server tokenizes the request's text unchanged, without a chat template."""
     path = request.path
     return (
         request.is_grpc

@@ -1,1 +1,1 @@
-"""Scorers: each gives every candidate a number from 0 (worst) to 1 (best)."""
+"""Scorers: plugins that give every candidate a score from 0 (worst) to 1 (best)."""

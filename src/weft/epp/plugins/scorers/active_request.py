@@ -1,4 +1,4 @@
-"""`active-request-scorer`: running requests, as the picker counts them."""
+"""`active-request-scorer`: scores endpoints by running requests, as the picker counts them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,7 +11,9 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
-    """Number of requests up to which an endpoint counts as idle, and the best score of a busy endpoint."""
+    """Number of running requests up to which an endpoint counts as idle, and the highest score of an endpoint that is
+    not idle.
+    """
 
     idle_threshold: Count = 0
     max_busy_score: Share = 1.0
@@ -25,8 +27,8 @@ class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
 class ActiveRequestScorer:
     """Prefers fewer running requests, relative to the busiest candidate.
 
-    Failed requests count until the endpoint reports again: otherwise a dead server, where requests fail at once,
-    would always have the fewest.
+    A failed request counts until its endpoint reports again: otherwise a dead server, where requests fail at once,
+    would always have the fewest running requests.
     """
 
     def __init__(self, parameters: ActiveRequestParameters, around: Surroundings) -> None:
@@ -34,7 +36,7 @@ class ActiveRequestScorer:
         self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for idle endpoints; for others, the distance from the busiest."""
+        """Returns 1.0 for idle endpoints; for others, a score that falls to 0.0 for the busiest candidate."""
         idle, best = self._parameters.idle_threshold, self._parameters.max_busy_score
         counts = [
             self._inflight.num_requests(endpoint) + len(endpoint.failed) for endpoint in candidates

@@ -1,4 +1,6 @@
-"""`context-length-aware`: prefers endpoints for prompts of this length; a scorer, and optionally a filter."""
+"""`context-length-aware`: prefers endpoints whose label has a range that contains the prompt's length; a scorer, and
+optionally a filter.
+"""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ _FLOOR = 0.3  # ranges that contain the length score above this value, other ran
 
 
 class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
-    """The label with the range, such as "0-2048" or "0-2048,8192-16384"."""
+    """The label with ranges of prompt lengths, such as "0-2048" or "0-2048,8192-16384"."""
 
     needs = (TOKENS,)
     label: Name = "llm-d.ai/context-length-range"
@@ -24,18 +26,20 @@ class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("context-length-aware", (Kind.SCORER, Kind.FILTER), ContextLengthParameters)
 class ContextLengthAware(Plugin[ContextLengthParameters]):
-    """Prefers the tightest range that holds the prompt, with room to spare."""
+    """Prefers the narrowest range that contains the prompt's length with a margin."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns the endpoints whose range contains the prompt length, and those without a range; all of them unless
-        filtering is on.
+        """Returns the endpoints whose range contains the prompt's length, and those without the label. Returns all
+        candidates unless filtering is on.
         """
         if not self._parameters.enable_filtering:
             return candidates
         return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """Above 0.3 if the length is in the range, below if not; 0.5 without the label; 0.0 for an invalid label."""
+        """Returns a score above 0.3 for endpoints whose range contains the prompt's length, a lower score for others;
+        0.5 without the label, 0.0 for an invalid label.
+        """
         length = cycle.num_prompt_tokens
         return [self._score(endpoint, length) for endpoint in candidates]
 
@@ -53,7 +57,7 @@ class ContextLengthAware(Plugin[ContextLengthParameters]):
 
 
 def parse_ranges(text: str) -> list[tuple[int, int]]:
-    """The ranges of a label; empty if a part of it is invalid."""
+    """Returns the ranges of a label; empty if any part of the label is invalid."""
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

@@ -1,4 +1,4 @@
-"""`endpoint-attribute-scorer`: a custom metric as a score."""
+"""`endpoint-attribute-scorer`: scores endpoints by a custom metric."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -13,7 +13,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class FixedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scale that does not depend on the candidates."""
+    """Values of the metric that score 0 and 1, independent of the candidates."""
 
     min: float
     max: float
@@ -24,11 +24,11 @@ class FixedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AdaptiveRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From the lowest to the highest among the candidates."""
+    """The range from the lowest to the highest value among the candidates."""
 
 
 class Normalization(Part, frozen=True, kw_only=True):
-    """Which values are 0 and 1; adaptive unless fixed."""
+    """The range of values that maps to scores from 0 to 1; adaptive unless a fixed range is given."""
 
     adaptive_range: AdaptiveRange | None = None
     fixed_range: FixedRange | None = None
@@ -39,7 +39,7 @@ class Normalization(Part, frozen=True, kw_only=True):
 
 
 class LinearAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A straight line between two values."""
+    """Maps the range of values to scores linearly."""
 
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
     normalization: Normalization = Normalization()
@@ -53,7 +53,7 @@ class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
     producer: str | None = None  # None: the extractor of the load data
 
     def references(self) -> Iterable[Reference]:
-        """References the plugin that reads the attribute."""
+        """Yields a reference to the plugin that reads the attribute."""
         return attribute_references("attributeKey", self.attribute_key, self.producer)
 
 
@@ -67,7 +67,7 @@ class AttributeScorer:
         self._fixed = parameters.algorithm.normalization.fixed_range
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0.0 at the worst value, 1.0 at the best."""
+        """Returns 0.0 for the worst value, 1.0 for the best."""
         values = [self._read(endpoint, cycle.now) for endpoint in candidates]
         known = [value for value in values if value is not None]
         if not known:

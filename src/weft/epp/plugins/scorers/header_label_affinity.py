@@ -1,4 +1,4 @@
-"""`header-label-affinity-scorer`: a label that the request's header names."""
+"""`header-label-affinity-scorer`: prefers endpoints whose label equals a request header."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
-    """A request header and the label it should equal."""
+    """Name of the request header, and of the label that is compared with it."""
 
     header_name: Name
     label_key: Name
@@ -17,14 +17,16 @@ class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("header-label-affinity-scorer", Kind.SCORER, HeaderLabelParameters, is_alpha=True)
 class HeaderLabelScorer:
-    """Prefers endpoints whose label equals the request's header."""
+    """Prefers endpoints whose label equals the request header."""
 
     def __init__(self, parameters: HeaderLabelParameters, _: Surroundings) -> None:
         self._header = parameters.header_name.lower()
         self._label = parameters.label_key
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 if label and header are equal; 0.0 for all without the header."""
+        """Returns 1.0 for endpoints whose label equals the header, otherwise 0.0; 0.0 for all endpoints without the
+        header.
+        """
         wanted = cycle.request.headers.get(self._header)
         if not wanted:
             return [0.0] * len(candidates)

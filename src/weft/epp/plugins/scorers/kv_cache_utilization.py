@@ -1,4 +1,4 @@
-"""`kv-cache-utilization-scorer`: room in the KV cache."""
+"""`kv-cache-utilization-scorer`: prefers endpoints with more free KV cache."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from weft.epp.pool.endpoint import Endpoint
 
 @plugin("kv-cache-utilization-scorer", Kind.SCORER)
 class KvUsageScorer(Plugin[NoParameters]):
-    """More free KV cache is better."""
+    """Prefers endpoints with more free KV cache."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """The free share."""
+        """Returns the free share of each endpoint's KV cache."""
         return [1.0 - endpoint.load.kv_usage for endpoint in candidates]

@@ -1,4 +1,4 @@
-"""`latency-scorer`: prefers endpoints that are predicted to meet the SLO, by their headroom."""
+"""`latency-scorer`: prefers endpoints that are predicted to meet the SLO, and compares them by their headroom."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,9 @@ _STEPS: Final = 100
 
 
 class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
-    """Weights of the two latencies, the preferred headroom, and the fallback while there are no predictions."""
+    """Weights of the two latencies, the preferred headroom, and the weights of load and prefix, which are used without
+    predictions.
+    """
 
     ttft_weight: NotNegative = 0.8
     tpot_weight: NotNegative = 0.2
@@ -38,7 +40,7 @@ class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """A candidate with its headroom in seconds; negative if it would miss the SLO."""
+    """A candidate and its headroom in seconds. Negative headroom means that the SLO is missed."""
 
     index: int
     ttft_s: float
@@ -49,14 +51,16 @@ class _Room:
 
 @plugin("latency-scorer", Kind.SCORER, LatencyScorerParameters)
 class LatencyScorer:
-    """Prefers endpoints that meet the SLO, otherwise those that miss it least."""
+    """Prefers endpoints that meet the SLO; if none does, endpoints that miss it by the least."""
 
     def __init__(self, parameters: LatencyScorerParameters, _: Surroundings) -> None:
         self._parameters = parameters
         self._prefers_most = parameters.headroom_selection_strategy == "most"
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0 for endpoints that are not compared; without any predictions, a score by load and prefix."""
+        """Returns scores by headroom; 0 for endpoints in a worse tier or without a prediction. Without any predictions,
+        returns scores by load and cached prefix.
+        """
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         rooms = [] if known is None else _rooms(known, candidates)
         if not rooms:
@@ -79,7 +83,9 @@ class LatencyScorer:
             scores[room.index] = min(1.0, (int(share * _STEPS + 1e-9) + 1) / _STEPS)
 
     def _ttft_share(self, rooms: Sequence[_Room]) -> float:
-        """A latency in which all are equal does not count."""
+        """Returns the weight of TTFT beside TPOT, 0 to 1. If all endpoints are equal in one of the two latencies, only
+        the other one counts.
+        """
         parameters = self._parameters
         is_ttft_one = _has_no_range([room.ttft_s for room in rooms])
         is_tpot_one = _has_no_range([room.tpot_s for room in rooms])
@@ -113,7 +119,9 @@ class LatencyScorer:
 
 
 def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_Room]:
-    """Returns the candidates that have a prediction. Without an SLO the shortest time is best."""
+    """Returns the headroom of the candidates that have a prediction. Without an SLO, shorter predicted latencies count
+    as more headroom.
+    """
     wants_any = bool(known.slo)
     rooms = []
     for i, endpoint in enumerate(candidates):
@@ -131,8 +139,8 @@ def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_R
 
 
 def _best_of(rooms: Sequence[_Room]) -> tuple[Sequence[_Room], bool]:
-    """Returns the candidates to compare, and whether they have headroom: first those that meet all objectives, then
-    idle ones, then those that miss the least important objective.
+    """Returns the candidates to compare, and True if they have headroom: the candidates that meet all SLOs; if there
+    are none, the idle ones, those that meet the TTFT objective, or those that meet the TPOT objective, in this order.
     """
     met = [room for room in rooms if room.meets]
     has_room = [room for room in met if room.ttft_s >= 0.0 and room.tpot_s >= 0.0]

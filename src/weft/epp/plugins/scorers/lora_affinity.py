@@ -1,4 +1,4 @@
-"""`lora-affinity-scorer`: prefers endpoints that have the request's adapter, or room for it."""
+"""`lora-affinity-scorer`: prefers endpoints that have the request's adapter loaded, or room to load it."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,12 @@ from weft.epp.pool.endpoint import Endpoint
 
 @plugin("lora-affinity-scorer", Kind.SCORER)
 class LoraAffinityScorer(Plugin[NoParameters]):
-    """Prefers endpoints that have the request's adapter loaded, then those with room for it."""
+    """Prefers endpoints that have the request's adapter loaded, then endpoints with room to load it."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 if the adapter is active, 0.8 with room for it, 0.6 if it waits to be loaded, otherwise 0.0."""
+        """Returns 1.0 if the adapter is active, 0.8 if the endpoint has room for it, 0.6 if the adapter waits to be
+        loaded, otherwise 0.0.
+        """
         return [_adapter_score(endpoint, cycle.model) for endpoint in candidates]
 
 

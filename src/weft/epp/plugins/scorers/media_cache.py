@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-scorer`: how much of a request's media is encoded already."""
+"""`mm-embeddings-cache-scorer`: prefers endpoints that have encoded the request's media before."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class MediaScorerParameters(Parameters, frozen=True, kw_only=True):
-    """Nothing to set."""
+    """Parameters of the scorer, which has no settings."""
 
     needs = (MEDIA_CACHE,)
 
 
 @plugin("mm-embeddings-cache-scorer", Kind.SCORER, MediaScorerParameters)
 class MediaScorer(Plugin[MediaScorerParameters]):
-    """Prefers endpoints with more of the request's media; all media count alike."""
+    """Prefers endpoints that got more of the request's media before; all media count equally."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """The share that the endpoint was sent before; 0.0 for all without media."""
+        """Returns the share of the request's media that the endpoint got before; 0.0 for a request without media."""
         held = cycle.held_media.get(MEDIA_CACHE, {})
         return [held.get(endpoint, 0.0) for endpoint in candidates]

@@ -1,4 +1,4 @@
-"""`no-hit-lru-scorer`: spreads requests that hit no cache."""
+"""`no-hit-lru-scorer`: distributes requests whose prefix no endpoint has cached."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
-    """The prefix producer to read, and the number of endpoints to remember."""
+    """The producer of cached prefixes, and the number of endpoints to remember."""
 
     prefix_plugin_type: str = PREFIX_SCORER
     prefix_plugin_name: str | None = None
@@ -25,11 +25,11 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
     @property
     def scorer(self) -> str:
-        """Name of the prefix scorer."""
+        """Name of the prefix scorer that names the producer."""
         return self.prefix_plugin_name or self.prefix_plugin_type
 
     def references(self) -> Iterable[Reference]:
-        """Yields the producer, or the prefix scorer that names it."""
+        """Yields a reference to the producer, or to the prefix scorer that names the producer."""
         if self.prefix_match_info_producer_name is not None:
             yield from super().references()
             return
@@ -39,7 +39,7 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("no-hit-lru-scorer", Kind.SCORER, NoHitLruParameters)
 class NoHitLruScorer:
-    """Spreads requests without a cache hit: prefers the endpoint that got such a request longest ago."""
+    """Distributes requests without a cache hit: prefers the endpoint that got such a request longest ago."""
 
     def __init__(self, parameters: NoHitLruParameters, around: Surroundings) -> None:
         if parameters.prefix_match_info_producer_name is not None:
@@ -52,7 +52,9 @@ class NoHitLruScorer:
         around.pool.on_left(lambda endpoint: self._used.pop(endpoint, None))
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0.5 for all if there is a hit; otherwise from 1.0 for endpoints never used to 0.0 for the one used last."""
+        """Returns 0.5 for all endpoints if the request has a cache hit. Otherwise returns 1.0 for endpoints that never
+        got such a request, falling to 0.0 for the endpoint that got the last one.
+        """
         if not self._is_cold(cycle):
             return [0.5] * len(candidates)
         among = set(candidates)
@@ -64,7 +66,7 @@ class NoHitLruScorer:
         return [1.0 - rank.get(endpoint, 0) / last for endpoint in candidates]
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Records that a request without a hit went to these endpoints."""
+        """Records that a request without a cache hit went to these endpoints."""
         if not self._is_cold(cycle):
             return
         for picks in schedule.picks.values():

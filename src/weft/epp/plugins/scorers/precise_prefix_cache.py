@@ -13,7 +13,7 @@ from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerPara
     replacement="precise-prefix-cache-producer with prefix-cache-scorer",
 )
 class PrecisePrefixScorer(PrecisePrefixProducer):
-    """The deprecated plugin that combines producer and scorer."""
+    """The deprecated plugin that is both the producer of precise prefixes and the prefix scorer."""
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
         super().__init__(parameters, around)

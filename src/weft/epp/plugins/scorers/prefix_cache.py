@@ -1,4 +1,4 @@
-"""`prefix-cache-scorer`: how much of the prompt is cached."""
+"""`prefix-cache-scorer`: prefers endpoints that have more of the prompt cached."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ PREFIX_SCORER: Final = "prefix-cache-scorer"
 
 
 class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
-    """The producer to read, and the weight of the match's length beside its share of the prompt."""
+    """The producer of cached prefixes, and the weight of the prefix's length beside its share of the prompt."""
 
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     match_length_weight: Share = 0.0
@@ -21,7 +21,7 @@ class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(PREFIX_SCORER, Kind.SCORER, PrefixScorerParameters)
 class PrefixScorer:
-    """A longer cached prefix is better."""
+    """Prefers endpoints with a longer cached prefix."""
 
     def __init__(self, parameters: PrefixScorerParameters, _: Surroundings) -> None:
         self.producer = parameters.prefix_match_info_producer_name
@@ -29,7 +29,7 @@ class PrefixScorer:
         self._scale = parameters.match_length_scale_tokens
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """The cached share of the prompt, blended with the square of the cached length."""
+        """Returns the cached share of the prompt, blended with the square of the cached length."""
         match = cycle.prefixes.get(self.producer)
         if match is None or not match.num_blocks or not match.weight:
             return [0.0] * len(candidates)

@@ -1,4 +1,4 @@
-"""`queue-scorer` and `running-requests-size-scorer`: load relative to the other candidates."""
+"""`queue-scorer` and `running-requests-size-scorer`: score endpoints by their load relative to the other candidates."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 def fewest_is_best(counts: Sequence[float]) -> list[float]:
-    """(max - count) / (max - min); all equal: 1.0 each."""
+    """Returns (max - count) / (max - min) for each count; 1.0 for all if the counts are equal."""
     most, fewest = max(counts), min(counts)
     if most == fewest:
         return [1.0] * len(counts)
@@ -22,7 +22,7 @@ class QueueScorer(Plugin[NoParameters]):
     """Prefers fewer waiting requests, relative to the other candidates."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for the shortest queue, 0.0 for the longest."""
+        """Returns 1.0 for the shortest queue, 0.0 for the longest."""
         return fewest_is_best([endpoint.expected_waiting for endpoint in candidates])
 
 
@@ -31,5 +31,5 @@ class RunningScorer(Plugin[NoParameters]):
     """Prefers fewer running requests, relative to the other candidates."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for the fewest running, 0.0 for the most."""
+        """Returns 1.0 for the fewest running requests, 0.0 for the most."""
         return fewest_is_best([endpoint.expected_running for endpoint in candidates])

@@ -1,4 +1,4 @@
-"""`session-affinity-scorer` and `-filter`: the endpoint that served a session before."""
+"""`session-affinity-scorer` and `session-affinity-filter`: prefer the endpoint that served the session before."""
 
 import base64
 import binascii
@@ -18,13 +18,13 @@ _MAX_ID_CHARS = 256  # clients choose the ids
 
 
 class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
-    """The header that carries the endpoint, both ways."""
+    """The header that carries the encoded endpoint in responses and requests."""
 
     header: Name = "x-session-token"
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
-    """A place of a session id: a header of the request, or the attribute that a `session-id-producer` sets."""
+    """A part of the request that may contain a session id."""
 
     header: Name | None = None
     attribute: Literal["SessionIDDataKey"] | None = None
@@ -42,7 +42,9 @@ class SessionSource(Part, frozen=True, kw_only=True):
 
 
 class SessionIdConfig(Part, frozen=True, kw_only=True):
-    """Places to look for a session id, in order, and how long a session is remembered."""
+    """The parts of a request that may contain a session id, in order, and the time for which a session is
+    remembered.
+    """
 
     sources: Annotated[tuple[SessionSource, ...], msgspec.Meta(min_length=1)] = (
         SessionSource(header="x-session-id"),
@@ -52,7 +54,7 @@ class SessionIdConfig(Part, frozen=True, kw_only=True):
 
 
 class SessionParameters(Parameters, frozen=True, kw_only=True):
-    """Whether the client carries the endpoint itself, or the picker remembers the session."""
+    """Whether the client sends the encoded endpoint back, or the picker remembers the session's endpoint."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
     profile_name: str | None = None  # None: the profile whose pick is the destination
@@ -70,7 +72,9 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
 @plugin("session-affinity-scorer", Kind.SCORER, SessionParameters, is_alpha=True)
 @plugin("session-affinity-filter", Kind.FILTER, SessionParameters, is_alpha=True)
 class SessionAffinity:
-    """Scores the session's endpoint 1.0, or keeps only that endpoint; a new session has no preference."""
+    """Scores the session's endpoint 1.0 or, as a filter, keeps only that endpoint. A new session has no preferred
+    endpoint.
+    """
 
     def __init__(self, parameters: SessionParameters, _: Surroundings) -> None:
         self._parameters = parameters
@@ -82,17 +86,17 @@ class SessionAffinity:
         self._swept_at = 0.0
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for the session's endpoint, else 0.0."""
+        """Returns 1.0 for the session's endpoint, otherwise 0.0."""
         name = self._endpoint_name(cycle)
         return [float(endpoint.name == name) for endpoint in candidates]
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Returns only the session's endpoint, if it is a candidate; otherwise all candidates."""
+        """Returns only the session's endpoint if it is a candidate; otherwise all candidates."""
         name = self._endpoint_name(cycle)
         return [endpoint for endpoint in candidates if endpoint.name == name] or candidates
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Stores the endpoint of the session, or sends it to the client in a token."""
+        """Stores the session's endpoint, or sends it to the client in a token."""
         picks = schedule.picks.get(self._parameters.profile_name or schedule.primary)
         if not picks:
             return
@@ -135,7 +139,7 @@ class SessionAffinity:
 
 
 def decode_token(token: str) -> str | None:
-    """The endpoint name in a client's token; None if the token is invalid."""
+    """Returns the name of the endpoint in a client's token; None if the token is invalid."""
     try:
         return base64.b64decode(token, validate=True).decode() or None
     except (binascii.Error, ValueError):

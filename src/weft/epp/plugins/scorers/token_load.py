@@ -1,4 +1,4 @@
-"""`token-load-scorer`: prompt tokens of running requests, as the picker counts them."""
+"""`token-load-scorer`: scores endpoints by the prompt tokens of running requests, as the picker counts them."""
 
 from collections.abc import Sequence
 
@@ -25,6 +25,6 @@ class TokenLoadScorer:
         self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for no tokens, falling to 0.0 at the threshold."""
+        """Returns 1.0 for no tokens, falling to 0.0 at the threshold."""
         threshold, num_tokens = self._threshold, self._inflight.num_tokens
         return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]

@@ -1,1 +1,1 @@
-"""Request parsers: one module for each API, and one table of all."""
+"""Request parsers: one module for each API, and the table of all parsers."""

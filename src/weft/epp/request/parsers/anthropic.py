@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, including its token count."""
+"""Parser of Anthropic's Messages API, including its token counting."""
 
 from dataclasses import replace
 from typing import Final
@@ -19,7 +19,7 @@ from weft.epp.request.values import InferenceRequest, Refused
 
 
 class Message(msgspec.Struct):
-    """A turn of the conversation."""
+    """A message of the conversation."""
 
     role: msgspec.Raw = ABSENT
     content: msgspec.Raw = ABSENT  # a text, or a list of blocks
@@ -42,14 +42,14 @@ COUNT_TOKENS: Final = "messages/count_tokens"
 
 
 class AnthropicParser(JsonParser):
-    """Claims the messages paths."""
+    """Parses requests to the paths of Anthropic's Messages API."""
 
     type = "anthropic-parser"
     suffixes = ("messages", COUNT_TOKENS)
     dialect = Dialect.ANTHROPIC
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Tools, the system's text, then each message. Token counts of other bodies go to any endpoint."""
+        """Parses the body. The prompt is the tools, the system text, then each message."""
         try:
             return self._read(call)
         except Refused as refused:

@@ -1,4 +1,4 @@
-"""JSON bodies: decoded strictly, as far as routing needs, and changed in a single member."""
+"""JSON request bodies: decodes the members that routing needs, strictly, and replaces the model name."""
 
 import hashlib
 import re
@@ -30,7 +30,7 @@ def is_given(raw: msgspec.Raw) -> bool:
 
 
 class Part(msgspec.Struct):
-    """A part of the content. Parts that are not text count by their bytes."""
+    """A part of a message's content. Parts that are not text count by their bytes."""
 
     type: msgspec.Raw = ABSENT
     text: msgspec.Raw = ABSENT
@@ -44,14 +44,16 @@ _text = msgspec.json.Decoder(str)
 
 
 def decode_body(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """Decodes the body; raises `Refused` with a message if it does not fit the type."""
+    """Decodes the body. Raises `Refused` with a message if it does not have the type."""
     if not body:
         raise malformed("the request has no body; a JSON object is expected")
     return _decode(decoder, body, "the body")
 
 
 def decode_member(decoder: "msgspec.json.Decoder[T]", raw: msgspec.Raw, name: str) -> T | None:
-    """Decodes a member that may have very many parts, which are counted first; None if the member is absent."""
+    """Decodes a member that may have very many parts; the parts are counted first. Returns None if the member is
+    absent.
+    """
     if not is_given(raw):
         return None
     _check_parts(memoryview(raw), b",:[{", name)
@@ -59,7 +61,7 @@ def decode_member(decoder: "msgspec.json.Decoder[T]", raw: msgspec.Raw, name: st
 
 
 def rename_model(body: bytes, model: str) -> bytes:
-    """The body with another model name. Other members keep their bytes and order."""
+    """Returns the body with another model name. The other members keep their bytes and order."""
     _check_parts(memoryview(body), b":", "the body")
     members = decode_body(_members, body)
     members["model"] = msgspec.Raw(msgspec.json.encode(model))
@@ -94,7 +96,7 @@ def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
 
 
 class JsonParser(Parser):
-    """Parser of JSON bodies whose top object has the model's name."""
+    """Base class of parsers of JSON bodies whose top-level object contains the model's name."""
 
     def rename(self, call: Call, model: str) -> bytes:
         """Returns the body with another model name."""
@@ -102,9 +104,9 @@ class JsonParser(Parser):
 
 
 def to_prompts(raw: msgspec.Raw, name: str) -> tuple[Prompt, ...]:
-    """The prompts of a field that holds one or several, as text or token ids.
+    """Returns the prompts of a field that contains one or several, as text or token ids.
 
-    Only the beginning of a long prompt is decoded; the rest is counted by commas or bytes.
+    Only the beginning of a long prompt is decoded; the length of the rest is estimated by its commas or bytes.
     """
     view = memoryview(raw)
     try:
@@ -130,7 +132,9 @@ def _head_of_prompts(view: memoryview, name: str) -> tuple[Prompt, ...]:
 
 
 def read_text(view: memoryview) -> tuple[str, int]:
-    """Reads the part of a JSON string that is compared; returns it with the estimated number of remaining tokens."""
+    """Decodes the beginning of a JSON string, up to the compared length; returns it and the estimated number of
+    remaining tokens.
+    """
     if len(view) <= _MAX_TEXT_BYTES:
         try:
             return _text.decode(view), 0
@@ -178,7 +182,9 @@ _TEXT: Final = re.compile(rb'\s*+"(?:[^"\\]++|\\.)*+"\s*+(?=,)', re.DOTALL)
 
 
 def _shape(view: memoryview) -> tuple[int, bytes, "msgspec.json.Decoder[Any]"]:
-    """Returns the kind of a prompt field (text, texts, ids, lists of ids), its bytes, and their decoder."""
+    """Returns the kind of a prompt field (text, texts, token ids, lists of token ids), its bytes, and the decoder of
+    the kind.
+    """
     if bytes(view[:1]) == b'"':
         return 0, b"", _text
     found = _SHAPE.match(view)
@@ -189,7 +195,9 @@ def _shape(view: memoryview) -> tuple[int, bytes, "msgspec.json.Decoder[Any]"]:
 
 
 def _cut(view: memoryview, kind: bytes) -> int | None:
-    """Returns where to cut a list that is too long: before a comma. 0 means that its first text is too long."""
+    """Returns the position of the comma at which to cut a list that is too long. 0 means that the list's first text is
+    itself too long.
+    """
     if kind == b'"':
         return _cut_texts(view)
     end = None
@@ -213,7 +221,7 @@ def _cut_texts(view: memoryview) -> int | None:
 
 
 class Content:
-    """Collects the contents of a conversation in order: text, up to the compared length, and media."""
+    """Collects the text of a conversation in order, up to the compared length, and the hashes of its media."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -222,7 +230,7 @@ class Content:
         self.media: list[str] = []  # hashes of the media
 
     def add(self, content: msgspec.Raw) -> None:
-        """Adds a message's content; parts that are not text are represented by hashes."""
+        """Adds the content of a message. Parts that are not text are represented by hashes."""
         if content is ABSENT:
             return
         if bytes(memoryview(content)[:1]) != b"[":
@@ -232,7 +240,7 @@ class Content:
             self._add_part(raw)
 
     def add_text(self, text: str, num_left_out: int = 0) -> None:
-        """Adds as much of the text as there is room for."""
+        """Adds as much of the text as the compared length has room for; the rest is only counted."""
         if not text and not num_left_out:
             return
         num_chars = min(len(text), self._room)
@@ -245,7 +253,7 @@ class Content:
         return Prompt(text="".join(self._pieces), num_left_out=self._num_left_out)
 
     def _add_value(self, value: msgspec.Raw) -> None:
-        """Adds a text unchanged, and any other value as JSON."""
+        """Adds a text unchanged, and any other value as its JSON."""
         if bytes(memoryview(value)[:1]) == b'"':
             self.add_text(*read_text(memoryview(value)))
         else:
@@ -271,19 +279,19 @@ _MEDIA: Final = frozenset({
 
 
 def digest(value: bytes | memoryview | msgspec.Raw) -> str:
-    """Returns a short stand-in for a long value."""
+    """Returns a short hash that stands for a long value."""
     return hashlib.blake2b(value, digest_size=16).hexdigest()
 
 
 def short_text(text: str) -> str:
-    """A text that is only compared: unchanged if it is short, otherwise a hash."""
+    """Returns a text that is only compared: the text itself if it is short, otherwise its hash."""
     if len(text) <= 1024:
         return text
     return digest(text.encode("utf-8", "surrogatepass"))
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """A value that is only compared: as text if it is short, otherwise a hash."""
+    """Returns a value that is only compared: its JSON if it is short, otherwise a hash."""
     if not is_given(raw):
         return ""
     view = memoryview(raw)

@@ -1,4 +1,4 @@
-"""Lenient reading of JSON by value; errors in a request are left to the server."""
+"""Lenient reading of JSON values. The picker leaves errors in a request to the server."""
 
 import json
 import re
@@ -21,12 +21,12 @@ ABSENT = msgspec.Raw()
 
 
 def to_flag(raw: msgspec.Raw) -> bool:
-    """Whether a member is true, however that is written."""
+    """True if the JSON value means true, as a Boolean, a number or a string."""
     return _bare(raw).lower() in _TRUE
 
 
 def to_whole(raw: msgspec.Raw) -> int | None:
-    """A whole number of at least 0, even if written as 12.0; otherwise None."""
+    """Returns a whole number of at least 0, also if written as 12.0; None for any other value."""
     try:
         number = float(_bare(raw))
     except ValueError:
@@ -35,7 +35,7 @@ def to_whole(raw: msgspec.Raw) -> int | None:
 
 
 def to_text(raw: msgspec.Raw) -> str:
-    """The text of a member; "" for another type."""
+    """Returns the text of a JSON value; "" for a value of another type."""
     if raw is ABSENT:
         return ""
     if bytes(memoryview(raw)[:1]) != b'"':
@@ -61,13 +61,15 @@ def mend(body: bytes | memoryview) -> bytes | None:
 
 
 def _paired(escape: re.Match[str]) -> str:
-    """Returns an escape that is a character, and a replacement for half of a surrogate pair."""
+    """Returns a JSON escape unchanged if it is a character, and a replacement character for half of a surrogate
+    pair.
+    """
     text = escape[0]
     return "\\ufffd" if len(text) == len("\\ud800") else text
 
 
 def _bare(raw: msgspec.Raw) -> str:
-    """A short value without quotes."""
+    """Returns a short JSON value without its quotes."""
     view = memoryview(raw)
     if len(view) > _MAX_NUMBER_CHARS:
         return ""

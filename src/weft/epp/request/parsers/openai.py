@@ -1,4 +1,4 @@
-"""OpenAI's paths: chat, completions, embeddings, responses, conversations, images; and /render."""
+"""Parser of OpenAI's paths: chat, completions, embeddings, responses, conversations, images; and of /render."""
 
 from dataclasses import replace
 from typing import Final
@@ -34,7 +34,7 @@ class Message(msgspec.Struct):
     output: msgspec.Raw = ABSENT
 
     def add_to(self, content: Content) -> None:
-        """Adds the message roughly as the model sees it, which is enough to compare prefixes."""
+        """Adds the message to the prompt, roughly as the model sees it: enough to compare prefixes."""
         content.add_text(to_text(self.role) or to_text(self.type))
         content.add(self.content)
         rest = raw_text(self.tool_calls) + to_text(self.arguments) + raw_text(self.output)
@@ -42,7 +42,7 @@ class Message(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """The fields of these bodies that routing needs; each path requires its own members."""
+    """The members of OpenAI's request bodies that routing needs. Each path requires some of them."""
 
     model: str | None = None
     messages: msgspec.Raw = ABSENT
@@ -59,7 +59,7 @@ class Body(msgspec.Struct):
 
     @property
     def max_new_tokens(self) -> int | None:
-        """Maximum number of output tokens, by any of its names."""
+        """Returns the maximum number of output tokens, which has several names."""
         given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
         limits = (to_whole(raw) for raw in given)
         return next((limit for limit in limits if limit is not None), None)
@@ -71,7 +71,7 @@ _messages = msgspec.json.Decoder(list[Message])
 
 
 class OpenAiParser(JsonParser):
-    """Claims OpenAI's paths under any prefix."""
+    """Parses requests to OpenAI's paths, under any path prefix."""
 
     type = "openai-parser"
     suffixes = (
@@ -87,7 +87,7 @@ class OpenAiParser(JsonParser):
     dialect = Dialect.OPENAI
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Parses the body by the path, which decides on the required members."""
+        """Parses the body. The path decides which members are required."""
         body = decode_body(_body, call.body)
         path = call.path.removesuffix("/render")
         request = to_request(call, self.type, body, *_prompts(path, body))
@@ -99,7 +99,7 @@ class OpenAiParser(JsonParser):
 def to_request(
     call: Call, parser: str, body: Body, prompts: tuple[Prompt, ...], media: tuple[str, ...]
 ) -> InferenceRequest:
-    """The request of a body that was understood."""
+    """Returns the request of a parsed body."""
     return replace(
         call.to_request(parser),
         model=body.model or "",
@@ -113,7 +113,7 @@ def to_request(
 
 
 def parse_chat(call: Call, parser: str) -> InferenceRequest:
-    """Parses a chat, for any path."""
+    """Parses a chat body of any path."""
     body = decode_body(_body, call.body)
     return to_request(call, parser, body, *_chat(body))
 
@@ -123,7 +123,7 @@ _Prompts = tuple[tuple[Prompt, ...], tuple[str, ...]]
 
 
 def _chat(body: Body) -> _Prompts:
-    """Tools, then each message."""
+    """Returns the prompt of a chat: the tools, then each message."""
     messages = decode_member(_messages, body.messages, "messages")
     if not messages:
         raise malformed("messages must be a list with at least one message")

@@ -1,4 +1,4 @@
-"""The `Parser` protocol, its input, and the error text for malformed requests."""
+"""The `Parser` protocol, its input, and the error for malformed requests."""
 
 import re
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 
 
 class Dialect(Enum):
-    """How responses to a parser's requests report usage."""
+    """Format in which responses report token usage."""
 
     NONE = "none"
     OPENAI = "openai"
@@ -25,7 +25,7 @@ class Dialect(Enum):
 
 
 class Reads(Enum):
-    """How much of a request a parser needs before routing."""
+    """Parts of a request that a parser needs before routing."""
 
     BODY = "body"  # headers and body
     HEADERS = "headers"  # headers only: the body is passed on unread
@@ -52,7 +52,7 @@ class Call:
         return kind in {"", "application/json"} or kind.endswith("+json")
 
     def to_request(self, parser: str) -> InferenceRequest:
-        """Returns the request without the values that only the body has."""
+        """Returns a request without the values that only the body provides."""
         return InferenceRequest(
             request_id=self.request_id,
             path=self.path,
@@ -64,12 +64,12 @@ class Call:
 
 
 def path_of(target: str) -> str:
-    """The path of a request's target, with repeated slashes merged; parsers claim requests by it."""
+    """Returns the path of a request target, with repeated slashes merged. Parsers are chosen by this path."""
     return _SLASHES.sub("/", target.partition("?")[0]).rstrip("/") or "/"
 
 
 class Parser(ABC):
-    """Reads one API."""
+    """Parser of the requests of one API."""
 
     type: ClassVar[str]  # type name in configurations
     # Endings of paths that this parser claims, in whole segments; an entry that begins with "/" is a whole path.
@@ -84,18 +84,20 @@ class Parser(ABC):
 
     @abstractmethod
     def parse(self, call: Call) -> InferenceRequest:
-        """The request. Raises `Refused` with status 400 when that cannot be read."""
+        """Returns the request. Raises `Refused` with status 400 if the request cannot be parsed."""
 
     def rename(self, call: Call, _model: str) -> bytes:
-        """The body of a parsed call with another model name; unchanged if bodies have no model name."""
+        """Returns the body of a parsed request with another model name; unchanged if the API's bodies have no model
+        name.
+        """
         return call.body
 
 
 def malformed(message: str) -> Refused:
-    """The error for a malformed request; the message says what is wrong."""
+    """Returns the error for a malformed request; `message` says what is wrong."""
     return Refused(400, message)
 
 
 def unscheduled(call: Call, parser: str) -> InferenceRequest:
-    """A request that any endpoint can serve."""
+    """Returns a request that any endpoint can serve."""
     return replace(call.to_request(parser), is_schedulable=False)

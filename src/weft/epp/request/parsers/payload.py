@@ -1,4 +1,4 @@
-"""Decodes bodies: gRPC frames and compression.
+"""Decodes request bodies: gRPC frames and compression.
 
 A frame has a head of five bytes (compressed flag, length), followed by the message. The unpacked size is bounded, and
 the cost is bounded by the compressed size.
@@ -23,7 +23,7 @@ _PIECE_BYTES: Final = 16 * 2**10
 
 
 def first_message(call: Call) -> bytes:
-    """The unpacked message of a unary call; later frames are ignored."""
+    """Returns the unpacked message of a unary gRPC call. Later frames are ignored."""
     body = call.body
     if len(body) < HEAD_BYTES:
         raise malformed(f"invalid gRPC payload: {len(body)} bytes are no frame")
@@ -41,7 +41,9 @@ def first_message(call: Call) -> bytes:
 
 
 def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:
-    """A compressed message in full; `Refused` if that is impossible or grows too large."""
+    """Returns a decompressed message. Raises `Refused` if the message is invalid or unpacks to more than
+    `max_bytes`.
+    """
     if encoding == "identity":
         return message
     if not can_inflate(encoding):
@@ -53,7 +55,7 @@ def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def frame(message: bytes) -> bytes:
-    """A message as one uncompressed frame."""
+    """Returns the message in an uncompressed gRPC frame."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -63,7 +65,7 @@ def can_inflate(encoding: str) -> bool:
 
 
 def inflate(data: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Decompresses the body; raises `Refused` if it is malformed, truncated or too large."""
+    """Returns the decompressed body. Raises `Refused` if the body is malformed, truncated or too large."""
     plain = bytearray()
     unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
     num_streams = 1

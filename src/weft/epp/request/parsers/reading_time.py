@@ -1,7 +1,7 @@
-"""Bounds the time that reading a body takes on the event loop, before it is read.
+"""Estimates how long a body would take to parse, before it is parsed on the event loop.
 
-Decoding holds the interpreter's lock on whatever thread it runs, so a body that may take more than
-5 ms is read in another process.
+Decoding holds the interpreter's lock on whatever thread it runs, so a body that may take more than 5 ms is parsed in
+another process.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ MAX_READ_PARTS: Final = 2048
 
 
 def check_reading_time(body: bytes) -> None:
-    """Raises `Refused` (413) if reading this unpacked body may take longer than `MAX_READ_S`."""
+    """Raises `Refused` (413) if parsing this unpacked body may take longer than `MAX_READ_S`."""
     if _longest_s(body) > MAX_READ_S:
         raise Refused(413, "the body takes too long to be read on the event loop")
 

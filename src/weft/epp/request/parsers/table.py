@@ -1,4 +1,4 @@
-"""Which parser reads which path: the longest claimed end wins, the fallback takes the rest."""
+"""Chooses the parser of a path: the longest claimed ending wins; the fallback parser gets all other paths."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -14,17 +14,17 @@ from weft.epp.request.values import InferenceRequest
 
 
 class PassthroughParser(Parser):
-    """Serves all paths that no other parser claims: routed by load, without reading the body."""
+    """Parser for all paths that no other parser claims: such a request is routed by load, without reading its body."""
 
     type = "passthrough-parser"
     dialect = Dialect.NONE
 
     def reads(self, _path: str) -> Reads:
-        """The body is passed on unread, whatever its length."""
+        """Returns that the body is passed on unread, whatever its length."""
         return Reads.HEADERS
 
     def parse(self, call: Call) -> InferenceRequest:
-        """A request without a prompt."""
+        """Returns a request without a prompt."""
         return call.to_request(self.type)
 
 
@@ -47,7 +47,7 @@ DEFAULT_PARSERS: Final = (
 
 
 class ParserTable:
-    """The parsers of one configuration."""
+    """The request parsers of one configuration."""
 
     def __init__(self, types: Sequence[str]) -> None:
         parsers = [PARSERS[type_] for type_ in types]
@@ -61,7 +61,7 @@ class ParserTable:
         self._fallback = next((parser for parser in parsers if not parser.suffixes), None)
 
     def find(self, path: str) -> Parser | None:
-        """The parser that claims a path (without its query); None if there is none."""
+        """Returns the parser that claims a path (without its query); None if there is none."""
         for (is_whole, is_service, text), parser in self._claims:
             if is_whole:
                 if path == text:
@@ -75,7 +75,9 @@ class ParserTable:
 
 
 def _pattern(suffix: str) -> tuple[bool, bool, str]:
-    """Splits a suffix: is it a whole path, is it a service with all its methods, and the text to compare."""
+    """Splits a path ending of a parser into: True if it is a whole path, True if it is a gRPC service with all its
+    methods, and the text to compare.
+    """
     if suffix.startswith("/"):
         return True, False, suffix
     if suffix.endswith("/*"):

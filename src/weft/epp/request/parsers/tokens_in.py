@@ -1,4 +1,4 @@
-"""Token ids in over HTTP: vLLM's /inference/v1/generate and SGLang's /generate."""
+"""Parsers of requests with token ids over HTTP: vLLM's /inference/v1/generate and SGLang's /generate."""
 
 from dataclasses import replace
 
@@ -24,13 +24,13 @@ class VllmSampling(msgspec.Struct):
 
 
 class VllmFeatures(msgspec.Struct):
-    """Hashes of media at the placeholders among the token ids, by modality."""
+    """Hashes of the media behind the placeholder tokens, by modality."""
 
     mm_hashes: msgspec.Raw = ABSENT
 
 
 class VllmBody(msgspec.Struct):
-    """The fields of a vLLM token request that routing needs."""
+    """The members of a vLLM request with token ids that routing needs."""
 
     token_ids: msgspec.Raw = ABSENT
     model: str | None = None
@@ -47,7 +47,7 @@ class SglangSampling(msgspec.Struct):
 
 
 class SglangBody(msgspec.Struct):
-    """The fields of an SGLang request that routing needs."""
+    """The members of an SGLang request that routing needs."""
 
     text: msgspec.Raw = ABSENT
     input_ids: msgspec.Raw = ABSENT
@@ -69,14 +69,14 @@ _keys: "msgspec.json.Decoder[str | list[str]]" = msgspec.json.Decoder(str | list
 
 
 class VllmHttpParser(JsonParser):
-    """Claims vLLM's path for token ids."""
+    """Parses requests to vLLM's path for token ids."""
 
     type = "vllmhttp-parser"
     suffixes = ("inference/v1/generate",)
     dialect = Dialect.OPENAI
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Parses token ids, which are hashed unchanged."""
+        """Parses the token ids, which are hashed unchanged."""
         body = decode_body(_vllm_body, call.body)
         prompts = to_prompts(body.token_ids, "token_ids") if is_given(body.token_ids) else ()
         if len(prompts) != 1 or prompts[0].token_ids is None:
@@ -98,14 +98,14 @@ class VllmHttpParser(JsonParser):
 
 
 class SglangHttpParser(Parser):
-    """Claims SGLang's own path, exactly."""
+    """Parses requests to SGLang's own path, without a path prefix."""
 
     type = "sglanghttp-parser"
     suffixes = ("/generate",)
     dialect = Dialect.SGLANG
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Parses one or several prompts; the body names no model."""
+        """Parses one or several prompts. The body names no model."""
         body = decode_body(_sglang_body, call.body)
         if is_given(body.input_ids):
             prompts = to_prompts(body.input_ids, "input_ids")

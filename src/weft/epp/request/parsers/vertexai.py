@@ -1,7 +1,7 @@
-"""Vertex AI's PredictionService over gRPC: JSON bodies in a protobuf message in a frame.
+"""Parser of Vertex AI's PredictionService over gRPC: a JSON body inside a protobuf message inside a gRPC frame.
 
-Only two fields are needed, so the protobuf is parsed by hand: field 2 of the prediction request (an HttpBody), and
-its field 2 (the data).
+Only two fields are needed, so the protobuf is parsed by hand: field 2 of the prediction request (an HttpBody), and its
+field 2 (the data).
 """
 
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ _MAX_FIELDS: Final = 1024  # per message; a prediction request has three
 
 
 class VertexAiParser(Parser):
-    """Claims the service; requests that cannot be parsed go to any endpoint."""
+    """Parses calls of Vertex AI's PredictionService. A call that cannot be parsed goes to any endpoint."""
 
     type = "vertexai-parser"
     suffixes = (_CHAT, *_RAW, f"{SERVICE}/*")
     dialect = Dialect.VERTEX
 
     def reads(self, path: str) -> Reads:
-        """Calls that carry no chat must not wait for a body."""
+        """Returns the parts of the request to read: calls without a chat must not wait for a body."""
         return Reads.BODY if path.endswith((_CHAT, *_RAW)) else Reads.NOTHING
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Parses a chat, which must be valid, or a raw prediction, which may be anything."""
+        """Parses a chat, which must be valid, or a raw prediction, which may contain anything."""
         if self.reads(call.path) is Reads.NOTHING:
             return unscheduled(call, self.type)
         inner = replace(call, body=http_body_data(first_message(call)))
@@ -46,7 +46,7 @@ class VertexAiParser(Parser):
         return replace(request, parser=self.type, num_body_bytes=len(call.body))
 
     def rename(self, call: Call, model: str) -> bytes:
-        """Replaces the model in the JSON, and the lengths around it."""
+        """Replaces the model name in the JSON, and updates the lengths around it."""
         message = first_message(call)
         fields = list(_fields(message))
         renamed = []
@@ -72,7 +72,7 @@ class VertexAiParser(Parser):
 
 
 def http_body_data(message: bytes) -> bytes:
-    """The JSON inside a prediction request."""
+    """Returns the JSON inside a prediction request."""
     for number, raw in _fields(message):
         if number == _HTTP_BODY:
             for inner, inner_raw in _fields(_value(raw)):
@@ -82,12 +82,12 @@ def http_body_data(message: bytes) -> bytes:
 
 
 def field_bytes(message: bytes, wanted: int) -> bytes:
-    """A length-delimited field of a message; empty if it is absent."""
+    """Returns a length-delimited field of a protobuf message; empty if the field is absent."""
     return next((_value(raw) for number, raw in _fields(message) if number == wanted), b"")
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes (tag included) of each field."""
+    """Yields the number and the bytes (including the tag) of each protobuf field."""
     at = num_fields = 0
     while at < len(message):
         num_fields += 1
@@ -113,7 +113,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _value(field: bytes) -> bytes:
-    """The bytes of a length-delimited field."""
+    """Returns the bytes of a length-delimited protobuf field."""
     tag, at = _varint(field, 0)
     if tag & 7 != 2:
         raise malformed("invalid gRPC payload: not a prediction request")
@@ -126,7 +126,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at`, and the position after it."""
+    """Returns the varint at position `at`, and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,4 +1,4 @@
-"""vLLM's engine protocol: Generate and Embed are scheduled, other calls go to any endpoint."""
+"""Parser of vLLM's gRPC engine protocol: Generate and Embed are scheduled; other calls go to any endpoint."""
 
 from dataclasses import replace
 from typing import Final
@@ -18,7 +18,7 @@ _MAX_SURE_BYTES: Final = 2**25
 
 
 class VllmGrpcParser(Parser):
-    """Claims the whole service. The wire names no model; metadata may name a LoRA adapter."""
+    """Parses all calls of the VllmEngine service. The protocol names no model; metadata may name a LoRA adapter."""
 
     type = "vllmgrpc-parser"
     suffixes = (GENERATE, EMBED, f"{SERVICE}/*")
@@ -26,7 +26,9 @@ class VllmGrpcParser(Parser):
     dialect = Dialect.VLLM_GRPC
 
     def reads(self, path: str) -> Reads:
-        """Calls without a prompt, and calls that never end, must not wait for a body."""
+        """Returns the parts of the request to read: calls without a prompt, and calls that never end, must not wait for
+        a body.
+        """
         return Reads.BODY if path.endswith((GENERATE, EMBED)) else Reads.NOTHING
 
     def parse(self, call: Call) -> InferenceRequest:
