@@ -1,4 +1,4 @@
-"""Pages of docs/reference/ about the endpoint picker: its series, and its plugin types."""
+"""Pages of docs/reference about the endpoint picker: its metric series, and its plugin types."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ from weft.epp.request.parsers.table import DEFAULT_PARSERS, PARSERS
 
 
 def picker_metrics() -> str:
-    """Every series of the endpoint picker."""
+    """Returns the page of all metric series of the endpoint picker."""
     metrics = PickerMetrics()
     common = _metric_table(metrics.declared)
     with_flow_control = (
@@ -42,21 +42,22 @@ def picker_metrics() -> str:
     return page(
         "Metrics of the endpoint picker",
         (
-            "`weft epp` shows these at `/metrics` of its metrics port. Series of responses (`request_duration`, "
+            "`weft epp` exposes these series at `/metrics` of its metrics port. Response series (`request_duration`, "
             "`response_size`, `request_ttft`, `request_ntpot`, `request_streaming`, output and cached tokens, "
-            "`request_running`) count followed responses: all of them with `--track-responses`, otherwise those of "
-            "configurations that need it. Model names and fairness ids are capped at 1000 values each; the rest "
-            "is `other`. The older name has the same values, and more labels than it once had."
+            "`request_running`) count only responses that the picker follows: all with `--track-responses`, otherwise "
+            "none unless a plugin of the configuration needs them. At most 1000 model names and 1000 fairness ids "
+            "have series of their own; all further ones share the label `other`. A series under its older name has the "
+            "same values and labels as under its present name."
         ),
         common,
         *added,
-        "Not written, of those that llm-d's picker has:",
+        "Series of llm-d's picker that Weft's picker does not have:",
         table(("name", "why"), ((f"`{PREFIX}{name}`", why) for name, why in ABSENT_SERIES.items())),
     )
 
 
 def make_flow_series(metrics: PickerMetrics) -> None:
-    """Those of flow control and of its policies."""
+    """Creates the series of flow control and of its policies."""
     FlowSeries(metrics, "")
     around = Surroundings("", Pool(), metrics, 0.0, {"": None})
     ProgramAware(ProgramParameters(), around)
@@ -76,7 +77,7 @@ def _metric_table(declared: Sequence[Declared]) -> str:
 
 
 def plugins() -> str:
-    """Every type that a picker's configuration may name, and every one that is refused."""
+    """Returns the page of all plugin types that a picker's configuration may name, and of the refused ones."""
     parts: list[str] = []
     placed: set[str] = set()
     for kind in sorted(Kind, key=lambda kind: kind is not Kind.DETECTOR):  # which filter, too
@@ -93,9 +94,9 @@ def plugins() -> str:
     return page(
         "Plugin types of the endpoint picker",
         (
-            "What `type` may be in `plugins` of the configuration, by the place it stands in; a type that can stand "
-            "in several is here once. Parameters that are not listed are refused by name. Experimental "
-            "types need `--allow-experimental-plugins`. Deprecated names and types work, with a warning."
+            "Allowed values of `type` in `plugins` of the configuration, by kind of plugin. A type of several kinds is "
+            "listed once. A parameter that is not listed is an error. Experimental types need "
+            "`--allow-experimental-plugins`. Deprecated names and types work, with a warning."
         ),
         *parts,
         "## Refused",
@@ -113,11 +114,11 @@ def _type_parts(row: PluginType) -> Iterator[str]:
 def _sentences(row: PluginType) -> Iterator[str]:
     parser = PARSERS.get(row.type_name)
     described = parser or (row.parameters if row.build is built_elsewhere else row.build)
-    yield (described.__doc__ or "").strip().splitlines()[0]
+    yield " ".join((described.__doc__ or "").strip().split("\n\n")[0].split())
     if row.type_name in DEFAULT_PARSERS:
         yield "On by default."
     if len(row.kinds) > 1:
-        yield f"Can stand as {' and '.join(sorted(row.kinds))}."
+        yield f"Usable as {' and '.join(sorted(row.kinds))}."
     if row.aliases:
         yield f"Deprecated names: {', '.join(f'`{name}`' for name in row.aliases)}."
     if row.is_alpha:
@@ -140,7 +141,7 @@ def _parameter_rows(struct: type[msgspec.Struct], prefix: str) -> Iterator[Seque
 
 
 def _refusal(struct: type[msgspec.Struct], name: str) -> str:
-    """Why a parameter that is known may never be set; "" if it may."""
+    """Returns the reason why a known parameter is always refused; "" for other parameters."""
     hint = next(each.type for each in msgspec.structs.fields(struct) if each.encode_name == name)
     if hint != dict[str, object] | None:
         return ""
@@ -152,7 +153,7 @@ def _refusal(struct: type[msgspec.Struct], name: str) -> str:
 
 
 def _inner(hint: Any) -> tuple[Any, bool]:
-    """What a parameter is made of, without `None` and lists around it."""
+    """Returns a parameter's type without `None` and lists around it, and True if there is a list."""
     if get_origin(hint) is Annotated:
         return _inner(get_args(hint)[0])
     options = [option for option in get_args(hint) if option not in {type(None), Ellipsis}]

@@ -189,7 +189,7 @@ def test_a_refused_key_ends_the_batch(tmp_path: Path):
     with busy(401, 401) as (where, _):
         result = run(source, target, "--url", where, WEFT_API_KEY="wrong")
     assert result.returncode == 1
-    assert "another key: --api-key KEY" in result.stderr
+    assert "rejected the API key: set --api-key KEY" in result.stderr
     assert target.read_bytes() == b""
 
 
@@ -289,7 +289,7 @@ def test_an_output_of_something_else_is_left_alone(
     answer["response"]["body"] = {}
     cases = [
         (json.dumps(answer), "answers 'z', which is not in the input"),
-        ("text", "line 1: no answer"),
+        ("text", "line 1: not an answer"),
     ]
     for text, message in cases:
         target = write(tmp_path / "out.jsonl", text)

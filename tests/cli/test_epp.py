@@ -126,7 +126,7 @@ def test_an_unknown_request_has_no_reasons(bare: Epp):
     """One line, and status 1."""
     shown = here("epp", "explain", "nobody", "--metrics-port", bare.metrics_port)
     assert shown.returncode == 1
-    assert shown.stderr == "error: no decision of request nobody is kept\n"
+    assert shown.stderr == "error: no decision is stored for request nobody\n"
 
 
 def test_explaining_needs_a_picker():

@@ -171,8 +171,8 @@ def _named_endpoints(config: ResolvedConfig, options: PickerOptions) -> list[End
         raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
     if config.discovery is not None and options.ha_enable_leader_election:
         raise ConfigError(
-            "--ha-enable-leader-election and dataLayer.discovery exclude each other: pickers of "
-            "files need not know of each other"
+            "--ha-enable-leader-election and dataLayer.discovery exclude each other: pickers "
+            "with endpoints from a file need no leader"
         )
     specs = [parse_endpoint(text) for text in options.endpoints]
     if len({spec.name for spec in specs}) != len(specs):
@@ -193,7 +193,7 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
         await _follow_cluster(picker, options)
     elif not specs:
         _log.warning(
-            "no endpoints: name some, or --pool-name in Kubernetes, or a file-discovery plugin "
+            "no endpoints: give --endpoint, --pool-name in Kubernetes, or a file-discovery plugin "
             "in dataLayer.discovery"
         )
     resolver = Resolver()

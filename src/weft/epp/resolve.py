@@ -161,7 +161,9 @@ def _profile(
         plugin = _placed(plugins, entry.plugin_ref, f"{where}.pluginRef")
         is_scorer = plugin.is_a(Kind.SCORER)
         if entry.weight is not None and not is_scorer:
-            raise ConfigError(f"{where}.weight: {plugin.name!r} is no scorer and has no weight")
+            raise ConfigError(
+                f"{where}.weight: {plugin.name!r} is not a scorer; only scorers have a weight"
+            )
         if plugin.is_a(Kind.FILTER):
             filters.append(plugin.name)
         if is_scorer:
@@ -180,7 +182,7 @@ def _placed(plugins: NamedPlugins, name: str, path: str) -> ResolvedPlugin:
         return plugins.get(name, Kind.SCORER, path)  # raises the error that names the wrong type
     if not plugin.row.kinds & {Kind.FILTER, Kind.SCORER, Kind.PICKER}:
         raise ConfigError(
-            f"{path}: {name!r} is a {plugin.row.type_name}; a profile takes filters, scorers, a picker"
+            f"{path}: {name!r} is a {plugin.row.type_name}; a profile may have filters, scorers and one picker"
         )
     return plugin
 
@@ -204,7 +206,7 @@ def _handler(plugins: NamedPlugins, profiles: tuple[ResolvedProfile, ...]) -> st
         if name not in known:
             raise ConfigError(
                 f"{handler.path}.parameters.{key}: no profile is named {name!r}; "
-                f"there are: {', '.join(known)}"
+                f"the profiles are: {', '.join(known)}"
             )
     return handler.name
 

@@ -72,7 +72,7 @@ def resolve_flow(spec: FlowControlSpec, plugins: NamedPlugins) -> ResolvedFlow:
     for i, band in enumerate(spec.priority_bands):
         where = f"{path}.priorityBands[{i}]"
         if band.priority in bands:
-            raise ConfigError(f"{where}.priority: there is a band of {band.priority} already")
+            raise ConfigError(f"{where}.priority: duplicate band of priority {band.priority}")
         bands[band.priority] = _band(band, where, ttl_s, plugins)
     usage_limit = _policy(
         spec.usage_limit_policy_plugin_ref, STATIC_LIMIT, Kind.USAGE_LIMIT,
@@ -121,7 +121,7 @@ def _eviction(plugins: NamedPlugins) -> tuple[str, str]:
                           (Kind.EVICTION_ORDER, EVICTION_ORDER)):  # fmt: skip
         found = plugins.of(kind)
         if len(found) > 1:
-            raise ConfigError(f"{found[1].path}: there is one {kind}, found another")
+            raise ConfigError(f"{found[1].path}: only one {kind} is allowed, found another")
         chosen.append(found[0].name if found else plugins.ensure(default))
     return chosen[0], chosen[1]
 

@@ -66,7 +66,7 @@ class NamedPlugins:
         """Returns the plugin `name`. Raises `ConfigError` if there is none, or if it is of another kind."""
         plugin = self.require(name, path)
         if not plugin.is_a(kind):
-            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
+            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, not a {kind}")
         return plugin
 
     def find(self, name: str) -> ResolvedPlugin | None:

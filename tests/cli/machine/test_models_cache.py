@@ -104,7 +104,7 @@ def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Pat
     """A directory is its owner's to remove."""
     result = weft("models", "rm", str(tmp_path), "--yes", **hub)
     assert result.returncode == 2
-    assert "rm removes from the Hub's cache only" in result.stderr
+    assert "weft models rm removes only models of the Hub cache" in result.stderr
     assert len(cached(hub)) == 1
 
 

@@ -458,7 +458,7 @@ ALSO_REFUSED = {
     ),
     "max-saturation-detector of a scorer": (
         config(*_LOADS, ("max-saturation-detector", {"detectors": ["queue-scorer"]})),
-        "'queue-scorer' is a queue-scorer, which is no saturation detector",
+        "'queue-scorer' is a queue-scorer, not a saturation detector",
     ),
     "max-saturation-detector twice of one": (
         config(_DETECTED, ("max-saturation-detector", {"detectors": ["concurrency-detector"] * 2})),
@@ -490,6 +490,6 @@ ALSO_REFUSED = {
     ),
     "udsTokenizerConfig": (
         config(("token-producer", {"udsTokenizerConfig": {"socketFile": "/tmp/tokenizer.socket"}})),
-        "udsTokenizerConfig is refused: nothing is read from a socket",
+        "udsTokenizerConfig is refused: tokenizers behind a socket are not supported",
     ),
 }  # fmt: skip

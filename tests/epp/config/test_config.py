@@ -116,7 +116,7 @@ REFUSALS = [
      "schedulingProfiles[0].plugins[0].weight: must be a finite number"),
     (("plugins: [{type: random-picker}]\n"
      "schedulingProfiles: [{name: a, plugins: [{pluginRef: random-picker, weight: 1}]}]"),
-     "schedulingProfiles[0].plugins[0].weight: 'random-picker' is no scorer"),
+     "schedulingProfiles[0].plugins[0].weight: 'random-picker' is not a scorer"),
     (("plugins: [{type: openai-parser}]\n"
      "schedulingProfiles: [{name: a, plugins: [{pluginRef: openai-parser}]}]"),
      "schedulingProfiles[0].plugins[0].pluginRef: 'openai-parser' is a openai-parser"),
@@ -129,7 +129,7 @@ REFUSALS = [
     ("plugins: [{type: disagg-profile-handler, name: h}]\nschedulingProfiles: [{name: a}]",
      "plugins[0].parameters.profiles.decode: no profile is named 'decode'"),
     ("featureGates: [flowControl]\nflowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
-     "flowControl.priorityBands[1].priority: there is a band of 1 already"),
+     "flowControl.priorityBands[1].priority: duplicate band of priority 1"),
     ("featureGates: [flowControl]\nflowControl: {defaultPriorityBand: {priority: 1}}",
      "flowControl.defaultPriorityBand.priority: must be absent"),
     ("featureGates: [flowControl]\nflowControl: {priorityBands: [{fairnessPolicyRef: fcfs}]}",

@@ -202,7 +202,7 @@ async def test_what_is_full_for_all_makes_room_for_the_higher():
     await made.finish()
     _, refused = refusal(made, "low2")
     assert (refused.status, refused.reason) == (429, Drop.SATURATED)
-    assert "took the place of this one" in refused.message
+    assert "another request displaced this one" in refused.message
     assert [refusal(made, name)[0] for name in ("low2", "large", "equal")] == [0.0] * 3
     assert made.outcomes() == {
         "Dispatched": 1, "EvictedOther": 1, "RejectedCapacity": 2, "EvictedTTL": 3,

@@ -57,7 +57,7 @@ def test_the_director_asks_admitters_before_it_chooses():
     made.director.objects = Objects(priorities={"batch": -1})
     headers = {"x-llm-d-inference-objective": "batch"}
     with_loads(made.pool, *[Load(num_waiting=5)] * 2)
-    with pytest.raises(Refused, match="shed with a chance of 1"):
+    with pytest.raises(Refused, match="refused with probability 1"):
         made.pick(request(1, headers=headers))
     assert made.pick(request(1)).endpoints
     assert sum(len(each.unseen) for each in made.pool) == 1

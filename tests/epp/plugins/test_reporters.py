@@ -57,7 +57,10 @@ def test_what_gives_no_number_is_left_out(expression: str, caplog: pytest.LogCap
 
 @pytest.mark.parametrize(
     ("expression", "words"),
-    [("usage.a +", "attributes[0].expression: not CEL"), ("secrets.a", "only usage can be read")],
+    [
+        ("usage.a +", "attributes[0].expression: not a valid CEL expression"),
+        ("secrets.a", "the expression may read only usage"),
+    ],
 )
 def test_expressions_are_checked_at_the_start(expression: str, words: str):
     """Not at the first response."""

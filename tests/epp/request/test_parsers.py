@@ -359,8 +359,8 @@ def test_other_calls_are_not_scheduled():
 @pytest.mark.parametrize(
     ("path", "body", "headers", "words"),
     [
-        (GENERATE, b"\0\0", {}, "2 bytes are no frame"),
-        (GENERATE, b"\0\0\0\0\5ab", {}, "10 bytes announced, 7 came"),
+        (GENERATE, b"\0\0", {}, "2 bytes are not a gRPC frame"),
+        (GENERATE, b"\0\0\0\0\5ab", {}, "10 bytes are announced, but 7 arrived"),
         (GENERATE, b"\7\0\0\0\0", {}, "first byte must be 0 or 1"),
         (GENERATE, frame(b"\xff\xff"), {}, "expected a GenerateRequest"),
         (GENERATE, frame(b""), {}, "expected a GenerateRequest"),

@@ -135,7 +135,7 @@ class AnswerFile:
                 custom_id = _answers.decode(line).custom_id
             except (msgspec.MsgspecError, ConfigError) as error:
                 raise ConfigError(
-                    f"{path}, line {number}is not an answer in OpenAI's Batch format: {error}"
+                    f"{path}, line {number}: not an answer in OpenAI's Batch format: {error}"
                 ) from None
             if custom_id not in known:
                 raise ConfigError(

@@ -133,7 +133,9 @@ class _Plain:
     def _check_text(self, text: str, path: str) -> None:
         """Raises an error for a surrogate without its pair, which a YAML escape may spell and no encoding can write."""
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ConfigError(f"{path or self._source}: holds half of a surrogate pair: {text!r}")
+            raise ConfigError(
+                f"{path or self._source}: contains half of a surrogate pair:  {text!r}"
+            )
 
 
 def _at(node: yaml.Node, message: str) -> yaml.YAMLError:

@@ -139,7 +139,7 @@ class PickerOptions:
             key = getattr(self, name)
             if key is not None and not _KEY.fullmatch(key):  # the value is sent in a header
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} must not be empty, nor hold blanks or other than ASCII"
+                    f"--{name.replace('_', '-')} must not be empty or contain blanks or non-ASCII characters"
                 )
         if not 0 <= self.num_recorded_decisions <= 1_000_000:
             raise ConfigError("num_recorded_decisions must be from 0 to 1000000")
@@ -147,8 +147,8 @@ class PickerOptions:
     def _check_pool(self) -> None:
         if self.ha_enable_leader_election and (self.pool_name is None or self.endpoints):
             raise ConfigError(
-                "--ha-enable-leader-election needs an InferencePool, which its Lease is named after: "
-                "--pool-name, and no --endpoint"
+                "--ha-enable-leader-election needs --pool-name and excludes --endpoint: the Lease is "
+                "named after the InferencePool"
             )
         if (self.endpoint_selector is None) != (self.endpoint_target_ports is None):
             raise ConfigError("--endpoint-selector and --endpoint-target-ports need each other")

@@ -44,7 +44,7 @@ _REFUSALS: Final[Mapping[Outcome, _Refusal]] = MappingProxyType({
     Outcome.EVICTED_NO_ENDPOINTS: (
         503, "no endpoint became available until the request's time to live ended", Drop.NO_ENDPOINTS,
     ),
-    Outcome.EVICTED_OTHER: (429, "the queue is full, and another request took the place of this one", Drop.SATURATED),
+    Outcome.EVICTED_OTHER: (429, "the queue is full, and another request displaced this one", Drop.SATURATED),
 })  # fmt: skip
 
 

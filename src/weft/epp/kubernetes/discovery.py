@@ -42,9 +42,7 @@ class Wanted:
     def __post_init__(self) -> None:
         for flag, name in (("--pool-name", self.pool_name), ("--pool-namespace", self.namespace)):
             if name and not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"{flag} {name!r}: must be a name as Kubernetes has them: a-z, 0-9, -"
-                )
+                raise ConfigError(f"{flag} {name!r}: must be a Kubernetes name: a-z, 0-9 and -")
 
     def members(self) -> Members | None:
         """Returns the members of the pool if a label selector defines them; None with an InferencePool. Raises
@@ -120,9 +118,7 @@ class KubernetesDiscovery:
             async with asyncio.timeout(_FIRST_SYNC_S):
                 await self._synced.wait()
         except TimeoutError:
-            _log.warning(
-                "no pods are known yet; the health check reports that until there are some"
-            )
+            _log.warning("no pods are known yet; the picker is not ready until there are pods")
 
     async def close(self) -> None:
         """Ends all tasks and closes the connections."""
@@ -137,7 +133,11 @@ class KubernetesDiscovery:
         found = self._pools.objects.get(self._key)
         members = None if found is None else found.members()
         if members is None and not self._is_missed:
-            _log.warning("there is no InferencePool %s in %s", self._key, self._wanted.pool_group)
+            _log.warning(
+                "the InferencePool %s does not exist in the namespace %s",
+                self._key,
+                self._wanted.pool_group,
+            )
         self._is_missed = members is None
         if members != self._members:
             self._follow(members)

@@ -202,9 +202,9 @@ def check_selector(text: str) -> None:
     for requirement in _BETWEEN_REQUIREMENTS.split(text):
         if not _REQUIREMENT.fullmatch(requirement.strip()):
             raise ConfigError(
-                f"--endpoint-selector {text!r}: {requirement.strip()!r} is no requirement; allowed, joined by "
-                "commas, are KEY=VALUE, KEY==VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, KEY>N "
-                "and KEY<N, with keys and values as labels of Kubernetes have them"
+                f"--endpoint-selector {text!r}: {requirement.strip()!r} is not a valid requirement; allowed, separated "
+                "by commas, are KEY=VALUE, KEY==VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, KEY>N "
+                "and KEY<N, with keys and values of Kubernetes labels"
             )
 
 

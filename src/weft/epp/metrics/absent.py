@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Final
 
 _EVENTS: Final = (
-    "kv_cache_events_total counts events by outcome; events are applied without a queue"
+    "kv_cache_events_total counts events by outcome; Weft applies events without a queue"
 )
-_MEDIA: Final = "Weft identifies media by name, not by kind"
+_MEDIA: Final = "Weft identifies media by hash, not by modality"
 _ROLLOUTS: Final = "Weft does not follow rollouts of DisaggregatedSets yet"
 
 # By the current series name, without prefix, as scraped.
@@ -28,7 +28,7 @@ ABSENT_SERIES: Final[Mapping[str, str]] = MappingProxyType(
         "kv_cache_events_stores_skipped_total": _EVENTS,
         "kv_cache_events_subscriber_reconnections_total": _EVENTS,
         "kv_cache_events_zmq_errors_total": _EVENTS,
-        "pd_decision_total": "disagg_decision_total counts these decisions, of every handler",
-        "plugin_data_scope_violations_total": "plugins get only the producers that they name",
+        "pd_decision_total": "disagg_decision_total counts the decisions of every profile handler",
+        "plugin_data_scope_violations_total": "a plugin can read only the data of producers that it names",
     }
 )

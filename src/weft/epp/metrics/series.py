@@ -270,7 +270,9 @@ class PickerMetrics:
     def _spread(self, what: str) -> tuple[Gauge, Gauge]:
         """Creates two gauges: the mean of a quantity over the pool, and its standard deviation."""
         mean = self.gauge(f"average_{what}", f"Mean {what} over the pool.", ("name",))
-        deviation = self.gauge(f"std_dev_{what}", f"Deviation of {what} in the pool.", ("name",))
+        deviation = self.gauge(
+            f"std_dev_{what}", f"Standard deviation of {what} over the pool.", ("name",)
+        )
         return mean, deviation
 
     def _make_scheduling_series(self) -> None:
@@ -310,7 +312,7 @@ class PickerMetrics:
         )
         self.disagg_decisions = self.counter(
             "disagg_decision",
-            "Number of requests by disaggregation decision (stages that they use).",
+            "Number of requests, by disaggregation decision: the stages that they use.",
             ("plugin_name", "plugin_type", "model_name", "decision_type"),
         )
 

@@ -44,7 +44,7 @@ class ProbabilisticAdmitter:
         if random.random() < chance:
             raise Refused(
                 429,
-                f"shed with a chance of {chance:.2f}: saturation is {saturation:.2f} and priority "
+                f"refused with probability {chance:.2f}: saturation is {saturation:.2f}, priority is "
                 f"{cycle.priority}",
                 Drop.SATURATED,
             )
@@ -82,7 +82,7 @@ class LatencySloAdmitter(Plugin[LatencySloParameters]):
             return
         raise Refused(
             429,
-            f"no endpoint would meet its SLO, and priority {cycle.priority} is sheddable",
+            f"no endpoint is predicted to meet the request's SLO, and priority {cycle.priority} is sheddable",
             Drop.SATURATED,
         )
 

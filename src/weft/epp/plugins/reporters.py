@@ -76,9 +76,9 @@ class AttributeReporter:
                     continue
                 value = expression.evaluate(counts)
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise TypeError(f"it gives {type(value).__name__}, not a number")
+                    raise TypeError(f"the expression gives {type(value).__name__}, not a number")
                 if not math.isfinite(value):
-                    raise ValueError(f"it gives {value}")
+                    raise ValueError(f"the expression gives {value}")
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 # Logged once: later responses would repeat the failure.
                 if key.name not in self._failed:
@@ -137,7 +137,11 @@ def _compile(expression: str, path: str) -> Any:
     try:
         program = cel.compile(expression.strip())
     except ValueError as error:
-        raise ConfigError(f"{path}: not CEL: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{path}: not a valid CEL expression: {' '.join(str(error).split())}"
+        ) from error
     if others := set(program.variables()) - {"usage"}:
-        raise ConfigError(f"{path}: only usage can be read, not {', '.join(sorted(others))}")
+        raise ConfigError(
+            f"{path}: the expression may read only usage, not {', '.join(sorted(others))}"
+        )
     return program

@@ -70,7 +70,12 @@ class ObjectFiles:
     ) -> None:
         head = _head(document, where)
         if self._namespace is not None and head.namespace not in {None, self._namespace}:
-            _log.info("%s: %s is of namespace %s, not ours", where, head.name, head.namespace)
+            _log.info(
+                "%s: %s is ignored, because it is in the namespace %s",
+                where,
+                head.name,
+                head.namespace,
+            )
             return
         if head.kind == "InferenceObjective":
             objective = decode(head.spec, ObjectiveSpec, f"{where}.spec")
@@ -87,7 +92,7 @@ class ObjectFiles:
         if not refs or self._pool_name is None or any(map(self._is_our_pool, refs)):
             return True
         pools = ", ".join(ref.name for ref in refs)
-        _log.info("%s: %s is for pool %s, not ours", where, name, pools)
+        _log.info("%s: %s is ignored, because it is for the pool %s", where, name, pools)
         return False
 
     def _is_our_pool(self, ref: PoolRef) -> bool:

@@ -56,9 +56,9 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
         if self.scheme not in {"http", "https"}:
             raise ValueError(f"scheme must be http or https, got {self.scheme!r}")
         if self.path is not None and not _PATH.fullmatch(self.path):
-            raise ValueError(f"path must begin with / and hold no blanks, got {self.path!r}")
+            raise ValueError(f"path must begin with / and contain no blanks, got {self.path!r}")
         if (self.client_cert_path is None) != (self.client_key_path is None):
-            raise ValueError("clientCertPath and clientKeyPath go together")
+            raise ValueError("clientCertPath and clientKeyPath must be given together")
         if self.interval is not None:
             ticks = parse_duration_s(self.interval) / _BASE_TICK_S
             if ticks < 1 or abs(ticks - round(ticks)) > 1e-6:

@@ -138,11 +138,11 @@ class AdminServer:
         if len(words) != 3:
             return _text(400, "not an HTTP request")
         if words[0] != "GET":
-            return _text(405, "only GET is answered here")
+            return _text(405, "only GET is allowed")
         try:
             target = urlsplit(words[1])
         except ValueError:
-            return _text(400, "not a path")
+            return _text(400, "the request target must be a path")
         if self._num_answered > _MAX_ANSWERED and target.path not in self._public:
             return _text(503, f"{_MAX_ANSWERED} requests are running; try again")
         if (refusal := await self._refusal(target.path, head)) is not None:

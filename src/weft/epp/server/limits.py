@@ -42,7 +42,7 @@ class Held:
     def take(self, num_bytes: int) -> None:
         """Reserves memory for a piece of a body. Raises `Refused` if the limit is reached."""
         if self.num_bytes + num_bytes > self._max_bytes:
-            raise Refused(503, "the maximum of request bytes in memory is reached; try again")
+            raise Refused(503, "the picker holds too many bytes of requests; try again")
         self.num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:

@@ -43,7 +43,7 @@ def pages(
                 return Page(await asyncio.to_thread(_encode_all, newest))
         found = ring.find(request_id)
         if found is None:
-            return _json({"error": f"no decision of request {request_id} is kept"}, 404)
+            return _json({"error": f"no decision is stored for request {request_id}"}, 404)
         async with turn:
             return await asyncio.to_thread(lambda: _json(to_record(found)))
 

@@ -22,7 +22,7 @@ class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), ConcurrencyParameters)
 class ConcurrencyDetector:
-    """Saturation as the picker's count of running requests (or tokens) divided by the endpoints' limit. Needs no load
+    """Saturation is the picker's count of running requests (or tokens) divided by the endpoints' limit. Needs no load
     reports.
     """
 

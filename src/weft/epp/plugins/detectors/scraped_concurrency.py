@@ -28,8 +28,8 @@ class ScrapedParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)
 class ScrapedConcurrencyDetector:
-    """Saturation as running and waiting requests divided by the capacity of the stage's endpoints. The requests of the
-    whole pool count, because a request in prefill will decode later.
+    """Saturation is the number of running and waiting requests divided by the capacity of the stage's endpoints. The
+    requests of the whole pool count, because a request in prefill will decode later.
 
     An endpoint that no longer reports counts with its last report, but adds no capacity. A stage without any reports
     counts as free, as in `utilization-detector`.

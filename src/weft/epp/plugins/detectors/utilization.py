@@ -28,8 +28,8 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("utilization-detector", (Kind.DETECTOR, Kind.FILTER), UtilizationParameters)
 class UtilizationDetector:
-    """Saturation of each endpoint is the larger of queue length and KV cache usage, each relative to its threshold; the
-    pool's saturation is the mean.
+    """An endpoint's saturation is the larger of queue length and KV cache usage, each relative to its threshold; the
+    pool's saturation is the mean over the endpoints.
 
     Endpoints without reports are left out. A pool without reports counts as free: a picker whose polls fail must not
     refuse requests of healthy servers.

@@ -22,17 +22,17 @@ class RoleFilter:
 
 @plugin("decode-filter", Kind.FILTER)
 def decode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Creates the filter that keeps decode endpoints."""
+    """Keeps the endpoints whose role includes decode."""
     return RoleFilter(decodes)
 
 
 @plugin("prefill-filter", Kind.FILTER)
 def prefill_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Creates the filter that keeps prefill endpoints."""
+    """Keeps the endpoints whose role includes prefill."""
     return RoleFilter(prefills)
 
 
 @plugin("encode-filter", Kind.FILTER)
 def encode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
-    """Creates the filter that keeps endpoints that encode media."""
+    """Keeps the endpoints whose role includes the encoding of media."""
     return RoleFilter(encodes)

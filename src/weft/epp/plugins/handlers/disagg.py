@@ -175,7 +175,7 @@ class DisaggHandler:
 
 @plugin("pd-profile-handler", Kind.HANDLER, PdParameters, replacement="disagg-profile-handler")
 def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
-    """Creates the handler of the older plugin type from its parameters."""
+    """Disaggregated serving as in `disagg-profile-handler`, with parameters of older names."""
     profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
     deciders = StageDeciders(prefill=parameters.decider_plugin_name)
     return DisaggHandler(DisaggParameters(profiles_=profiles, deciders=deciders), around)
@@ -204,6 +204,6 @@ ROWS: Final = (
         (),
         parameters=HeadersParameters,
         aliases=("prefill-header-handler",),
-        replacement="nothing: the profile handler sets the headers itself",
+        replacement="no other plugin: the profile handler sets the headers",
     ),
 )

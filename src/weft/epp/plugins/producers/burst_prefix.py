@@ -42,11 +42,11 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.max_batch_size:
-            raise ValueError("maxBatchSize must be -1 or 1 at the least")
+            raise ValueError("maxBatchSize must be -1 (no limit) or at least 1")
         if not self.max_per_replica:
-            raise ValueError("maxPerReplica must be -1 or 1 at the least")
+            raise ValueError("maxPerReplica must be -1 (no limit) or at least 1")
         if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
-            raise ValueError("maxPrefixTokensToMatch must be 0, or blockSizeTokens at the least")
+            raise ValueError("maxPrefixTokensToMatch must be 0 or at least blockSizeTokens")
 
     @property
     def max_blocks(self) -> int:

@@ -56,7 +56,9 @@ class BlockIndexConfig(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.redis_config is not None or self.cost_aware_memory_config is not None:
-            raise ValueError("only inMemoryConfig is offered: keys are kept in the picker's memory")
+            raise ValueError(
+                "only inMemoryConfig is supported: keys are stored in the picker's memory"
+            )
 
 
 class TierConfig(Part, frozen=True, kw_only=True):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NO_SOCKET = (
-    "nothing is read from a socket; give vllm.url, a server that renders prompts, or name a directory "
-    "with a tokenizer in modelName"
+    "tokenizers behind a socket are not supported; set vllm.url to a server that renders prompts, or "
+    "modelName to a directory with a tokenizer"
 )
 
 
@@ -139,7 +139,7 @@ class TokenProducer(Producer):
         self._tokenizer = _open_tokenizer(parameters.model_name)
         if parameters.model_name and self._tokenizer is None:
             _log.warning(
-                "%s: modelName %r is no directory with a tokenizer: tokens are estimated",
+                "%s: modelName %r is not a directory with a tokenizer: tokens are estimated",
                 around.name, parameters.model_name,
             )  # fmt: skip
 

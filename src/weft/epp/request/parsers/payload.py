@@ -26,12 +26,12 @@ def first_message(call: Call) -> bytes:
     """Returns the unpacked message of a unary gRPC call. Later frames are ignored."""
     body = call.body
     if len(body) < HEAD_BYTES:
-        raise malformed(f"invalid gRPC payload: {len(body)} bytes are no frame")
+        raise malformed(f"invalid gRPC payload: {len(body)} bytes are not a gRPC frame")
     flag, end = body[0], HEAD_BYTES + int.from_bytes(body[1:HEAD_BYTES], "big")
     if flag > 1:
         raise malformed(f"invalid gRPC payload: the first byte must be 0 or 1, not {flag}")
     if end > len(body):
-        raise malformed(f"invalid gRPC payload: {end} bytes announced, {len(body)} came")
+        raise malformed(f"invalid gRPC payload: {end} bytes are announced, but {len(body)} arrived")
     message = body[HEAD_BYTES:end]
     if flag:
         message = unpack(message, call.headers.get("grpc-encoding", ""), call.max_body_bytes)

@@ -44,7 +44,7 @@ class VllmGrpcParser(Parser):
             )
         parsed = read_generate(message) if is_generate else read_embed(message)
         if parsed is None and len(message) > _MAX_SURE_BYTES:  # memory may not suffice
-            raise Refused(413, "invalid gRPC payload: the message is too large to be read")
+            raise Refused(413, "invalid gRPC payload: the message is too large to be parsed")
         if parsed is None:
             what = "a GenerateRequest with tokenized or text"
             raise malformed(
