@@ -1,4 +1,4 @@
-"""The page that compares Weft's engine with vLLM's, from the code that stands between servers and either."""
+"""The reference page that compares Weft's engine with vLLM's, from the code of the engine clients."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,29 +16,29 @@ from weft.vllm.client import VllmClient
 from weft.vllm.controls import VllmControls
 from weft.vllm.convert import params, settings
 
-# For each engine its clients, and their controls.
+# The client classes of each engine, and the classes of their controls.
 _ENGINES: Mapping[str, Sequence[type[OperatorCalls]]] = {
     "Weft's": (LocalClient, EngineControls, DataParallelClient),
     "vLLM's": (VllmClient, VllmControls),
     "`--remote`": (RpcClient,),
 }
 _ABOUT = (
-    "What `weft serve`, `weft serve --engine vllm` and `weft serve --remote` have behind the same servers. Why, and "
-    "what cannot be read from code, is in [engines.md](../engines.md)."
+    "This page compares the engines behind `weft serve`, `weft serve --engine vllm` and `weft serve --remote`, which "
+    "have the same servers. It is generated from the code; [engines.md](../engines.md) explains the differences."
 )
 _OPTIONS = (
-    "How `--engine vllm` takes an option of ours. On the command line a flag that vLLM's engine has too goes to its "
-    "own parser as it is, whatever this table says of ours."
+    "The table shows what `--engine vllm` does with each engine option of Weft. On the command line, a flag that "
+    "vLLM's engine has too is passed to vLLM's own parser unchanged, whatever the table says."
 )
 
 
 def engines_page() -> str:
-    """Calls, options and parameters."""
+    """Returns the page: calls, options and parameters."""
     return page(
         "Weft's engine and vLLM's",
         _ABOUT,
         "## Calls",
-        "Methods of `EngineClient` that an engine may lack: without one the call is refused by its name.",
+        "Some methods of `EngineClient` are optional. A call that an engine lacks is refused by name.",
         table(("call", *_ENGINES), _calls()),
         "## Options of the engine",
         _OPTIONS,
@@ -63,9 +63,9 @@ def _has(kinds: Iterable[type[OperatorCalls]], name: str) -> bool:
 
 
 def _options() -> Iterator[Sequence[str]]:
-    given = dict.fromkeys((*settings.SAME, *settings.OWN), "as it is")
-    renamed = {ours: f"as `{theirs}`" for ours, theirs in settings.RENAMED.items()}
-    refused = {name: f"refused when set: {why}" for name, why in settings.REFUSED.items()}
+    given = dict.fromkeys((*settings.SAME, *settings.OWN), "passed on unchanged")
+    renamed = {ours: f"passed on as `{theirs}`" for ours, theirs in settings.RENAMED.items()}
+    refused = {name: f"refused if set: {why}" for name, why in settings.REFUSED.items()}
     for name, what in (given | renamed | refused).items():
         yield f"`{spelled(name)}`", what
 
@@ -75,14 +75,14 @@ def _parameters() -> Iterator[Sequence[str]]:
         if name in params.REFUSED:
             yield f"`{name}`", f"refused: {params.REFUSED[name]}"
         elif name in params.DONE_HERE:
-            yield f"`{name}`", "done on this side, as with Weft's engine"
+            yield f"`{name}`", "applied by Weft's server, as with Weft's engine"
         elif name in params.CHANGED:
-            yield f"`{name}`", "given as vLLM has it"
+            yield f"`{name}`", "converted to vLLM's form"
         else:
-            yield f"`{name}`", "given as it is"
+            yield f"`{name}`", "passed on unchanged"
 
 
 def _constraints() -> Iterator[Sequence[str]]:
     refused = params.REFUSED_OF_CONSTRAINTS
     for name in StructuredOutputsParams.__struct_fields__:
-        yield f"`{name}`", f"refused: {refused[name]}" if name in refused else "given as it is"
+        yield f"`{name}`", f"refused: {refused[name]}" if name in refused else "passed on unchanged"

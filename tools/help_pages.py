@@ -1,4 +1,4 @@
-"""The pages of `--help`, as `weft.cli.help` prints them: of every command, made of its flags."""
+"""The pages of `--help` of all commands, as `weft.cli.help` prints them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from weft.cli.help import Page, Panel
 
 
 def help_pages() -> str:
-    """All of them, by the words that call the command."""
+    """Returns the help pages as JSON, by the words that call each command."""
     names = ["", *GROUPS, *(command.words for command in COMMANDS)]
     return compact_json({name: _page(name.split()) for name in names}) + "\n"
 
@@ -28,7 +28,7 @@ def _page(words: list[str]) -> Page:
 
 
 class _Collector:
-    """Takes what the parser would print."""
+    """Collects the help that the parser would print."""
 
     def __init__(self) -> None:
         self.above: list[str] = []
@@ -49,7 +49,7 @@ class _Collector:
 
 
 def _text(entry: Any) -> str:
-    """What stands beside a flag's names."""
+    """Returns the text beside a flag's names."""
     about = [" ".join(_plain(entry.description).split())]
     if entry.choices:
         about.append(f"[choices: {', '.join(entry.choices)}]")
@@ -61,5 +61,5 @@ def _text(entry: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """The text of what the parser made to be rendered."""
+    """Returns the plain text of an object that the parser made for printing."""
     return str(getattr(value, "plain", None) or getattr(value, "primary_renderable", value) or "")

@@ -1,4 +1,4 @@
-"""Write docs/reference/, what --help prints, and Perses' dashboard: `make docs`. --check says what is out of date."""
+"""Writes docs/reference/, the help pages, and Perses' dashboard: `make docs`. --check lists the outdated files."""
 
 import argparse
 import dataclasses
@@ -50,20 +50,20 @@ INTERFACE = ROOT / "tools" / "engine_interface.toml"
 
 
 def command_line() -> str:
-    """Every flag of every command."""
+    """Returns the page of all commands and flags."""
     return page(
         "Command line",
         (
             "A flag may be spelled with `-` or `_`, and set in the environment as `WEFT_` and its name in "
             "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads "
             "flags from a TOML, YAML or JSON file; each key is a flag's name without `--`. "
-            "A flag wins over the environment, that over the file, and that over the default. "
+            "A flag overrides the environment, the environment overrides the file, and the file overrides the default. "
             "A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. "
-            "`weft COMMAND --help` shows the flags, `--help=WORD` those with that word in name, help or heading. "
-            "`weft completion SHELL` prints what bash, zsh or fish needs to complete all of it."
+            "`weft COMMAND --help` shows the flags, `--help=WORD` only those that contain the word. "
+            "`weft completion SHELL` prints a completion script for bash, zsh or fish."
         ),
         "## Exit statuses",
-        "Every command ends with one of these; what else one ends with stands under it.",
+        "Every command ends with one of these statuses. Further statuses are listed with their command.",
         table(("status", "meaning"), EXIT_STATUSES.items()),
         *(part for command in COMMANDS for part in _command_parts(command)),
     )
@@ -81,7 +81,7 @@ def _command_parts(command: Command) -> Iterator[str]:
 
 
 def _options_of(command: Command) -> Iterator[type[Any]]:
-    """The classes of its flags."""
+    """Yields the dataclasses of a command's flags."""
     module, _, name = command.target.partition(":")
     function = getattr(import_module(module), name.removesuffix("_app"))
     hints = typing.get_type_hints(function, include_extras=True).values()
@@ -107,7 +107,7 @@ def _flag_rows(options: type[Any]) -> Iterable[Sequence[str]]:
 
 
 def _value(hint: Any) -> str:
-    """How a type is written on the command line; a switch has no value."""
+    """Returns the notation of a flag's value in the table; a switch has no value."""
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
     options = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
@@ -120,20 +120,20 @@ def _value(hint: Any) -> str:
 
 
 def errors() -> str:
-    """The code of each error class, and its HTTP and gRPC status."""
+    """Returns the page of all errors: code, HTTP status, gRPC status and class."""
     rows = []
     for code in Code:
         classes = [error for error in _subclasses(WeftError) if error.code is code]
         for error in sorted(classes, key=lambda error: error.__name__):
-            when = (error.__doc__ or "").strip().splitlines()[0]
+            when = " ".join((error.__doc__ or "").strip().split("\n\n")[0].split())
             statuses = (to_http_status(code), to_status(code).name)
             rows.append((code.value, *statuses, f"`{error.__name__}`", when))
     return page(
         "Errors",
         (
-            "Every failure of a call is an HTTP or gRPC status with a sentence that says what was wrong and "
-            "what is allowed; over HTTP in the error object of the API that was called. From Python the same "
-            "failures are exceptions of `weft.core.errors`. Anthropic's API has 529 in place of 503."
+            "A failed call ends with an HTTP or gRPC status and a message that says what is wrong and what is allowed. "
+            "Over HTTP, the message is in the error object of the API that was called. In Python, failures are "
+            "exceptions of `weft.core.errors`. Anthropic's API has status 529 instead of 503."
         ),
         table(("code", "HTTP", "gRPC status", "raised as", "when"), rows),
     )
@@ -147,27 +147,27 @@ def _subclasses(error: type[WeftError]) -> Iterator[type[WeftError]]:
 
 
 _OF_LORA = (
-    "Of Generate: the LoRA adapter to answer with, for which the messages have no field. An unknown one "
-    "is NOT_FOUND; the name of the model itself, or none, is no adapter."
+    "Generate: name of the LoRA adapter for the request, because the messages have no field for it. An unknown "
+    "name is NOT_FOUND. Without this key, or with the name of the base model, no adapter is used."
 )
 
 
 _OF_REASONING = (
-    "Of Generate: the text that ends reasoning, in UTF-8. A constraint begins behind it, unless "
-    "`grammar_from_first_token` is set; without this key the `--reasoning-parser` that is named says where."
+    "Generate: the text that ends the reasoning, in UTF-8. A constraint applies only after this text, unless "
+    "`grammar_from_first_token` is set. Without this key, the server's `--reasoning-parser` decides."
 )
 _OF_KEYS = (
-    "Keys are those of `--api-key` and `--control-api-key`, and each kind opens its own calls. Without API keys the "
-    "calls that take one are open; without control keys those that take one are off (PERMISSION_DENIED). A server "
-    "with keys of neither kind is open to whoever reaches it. An API key aborts requests that were begun with the "
-    "same key, a control key any; ids of others' requests are passed over like unknown ones. Events hold the tokens "
-    "of everybody's prompts."
+    "The column *key* says whether a method needs a key of `--api-key` or of `--control-api-key`. Without API keys, "
+    "methods that need an API key are open to everyone. With API keys but without control keys, methods that need a "
+    "control key are disabled (PERMISSION_DENIED). A server without keys of either kind is open to everyone who can "
+    "connect to it. An API key can abort requests that were started with the same key, a control key can abort all "
+    "requests; the ids of other requests are ignored like unknown ids. Cache events contain the tokens of all prompts."
 )
 
 
 _OF_OTHERS = (
-    "`grpc.health.v1` is served beside it, to anybody, and with `--grpc-reflection` `grpc.reflection.v1` and "
-    "`v1alpha`, to holders of an API key."
+    "The same port serves `grpc.health.v1`, without a key, and with `--grpc-reflection` also `grpc.reflection.v1` and "
+    "`v1alpha`, which need an API key."
 )
 
 
@@ -180,16 +180,19 @@ def _key(method: str) -> str:
 
 
 def grpc() -> str:
-    """Every method, message, field and number of the protocol."""
+    """Returns the page of all methods, messages and fields of the protocol."""
     service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
     metadata = {
-        "`authorization`": "`Bearer KEY`: one of `--api-key`, or of `--control-api-key`.",
+        "`authorization`": "`Bearer KEY`, with an API key (`--api-key`) or a control key (`--control-api-key`).",
         f"`{LORA_METADATA}`": _OF_LORA,
-        "`traceparent`, `tracestate`": "The trace that a request belongs to, where traces are exported.",
+        "`traceparent`, `tracestate`": "The trace that a request belongs to. Used if the server exports traces.",
         f"`{REASONING_END_METADATA}`": _OF_REASONING,
-        f"`{REASONING_ENDED_METADATA}`": "Of Generate: whether the prompt leaves no reasoning open.",
-        f"`{VERSION_METADATA}`": "Before GetServerInfo's answer: this is Weft, and follows all of this.",
-        f"`{PARAMETER_METADATA}`": "Behind a refusal: the field that is at fault, in UTF-8.",
+        f"`{REASONING_ENDED_METADATA}`": "Generate: true if the prompt contains no unfinished reasoning.",
+        f"`{VERSION_METADATA}`": (
+            "Sent before the response of GetServerInfo: the version of Weft. The server supports all metadata "
+            "of this table."
+        ),
+        f"`{PARAMETER_METADATA}`": "Sent after a refusal: the name of the invalid field, in UTF-8.",
     }
     messages = (
         message
@@ -198,10 +201,10 @@ def grpc() -> str:
     )
     return page(
         "gRPC",
-        "What the fields mean is said beside them in `proto/`.",
+        "The comments in `proto/` explain the fields.",
         f"## {service.full_name}",
         table(
-            ("method", "request", "response", "key", "refused where"),
+            ("method", "request", "response", "key", "refused if"),
             map(_method_row, service.methods),
         ),
         _OF_KEYS,
@@ -221,7 +224,7 @@ def _method_row(method: MethodDescriptor) -> Sequence[str]:
 
 
 def engine() -> str:
-    """Every method of an engine's client, every parameter of a request."""
+    """Returns the page of all methods of an engine client, and of all parameters of a request."""
     parts = []
     for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
         names = "\n".join(row((f"`{name}`", _interface_cell(said))) for name, said in rows.items())
@@ -229,9 +232,8 @@ def engine() -> str:
     return page(
         "The engine from Python",
         (
-            "`weft.core.client.EngineClient` has the method names of vLLM's protocol, and the parameters of a "
-            "request the names that vLLM gives them. Each row names the test that proves it, or says why a call "
-            "is refused."
+            "The methods of `weft.core.client.EngineClient` and the parameters of a request have the names that vLLM "
+            "gives them. Each row names the test that covers a method or parameter, or says why Weft refuses it."
         ),
         *parts,
     )
@@ -245,7 +247,7 @@ def _interface_cell(said: dict[str, str]) -> str:
 
 
 def parsers() -> str:
-    """Every family of tool calls and of reasoning."""
+    """Returns the page of all parsers of tool calls and of reasoning."""
     tools = (
         (name, tool.models, _code(tool.example), _forced(tool))
         for name, tool in sorted(TOOL_PARSERS.items())
@@ -257,15 +259,15 @@ def parsers() -> str:
     return page(
         "Parsers",
         (
-            "What takes a model's answer apart into reasoning, text and tool calls, while it is written. The "
-            "names are those that vLLM's `--tool-call-parser` and `--reasoning-parser` take."
+            "A parser splits a model's answer into reasoning, text and tool calls while it is generated. The names are "
+            "the values of vLLM's `--tool-call-parser` and `--reasoning-parser`."
         ),
         "## Tool calls",
         (
-            'Where a call is demanded (`tool_choice` "required" or a named function), the answer is forced into '
-            "what the model was taught, and read by the same parser. The last column says for which tools: "
-            '"any", or "flat", those whose parameters can be written one by one. For other tools, and without a '
-            "parser, a JSON array of calls is forced, or the JSON of a named function's arguments."
+            'If a request demands a tool call (`tool_choice` "required" or a named function), a grammar forces the '
+            "answer into the model's own format of calls. The column *forces* says for which tools the parser has such "
+            'a grammar: "any" tools, or "flat" tools, whose parameters can be written one by one. For other tools, and '
+            "without a parser, the grammar forces a JSON array of calls, or the JSON arguments of the named function."
         ),
         table(("name", "models", "reads", "forces"), tools),
         "## Reasoning",
@@ -274,7 +276,7 @@ def parsers() -> str:
 
 
 def _forced(family: ToolFamily) -> str:
-    """For which tools a family's own format can be forced."""
+    """Returns the tools for which a family's own format can be forced: "any", "flat", or "JSON" for none."""
     flat = {"type": "object", "properties": {"a": {"type": "string"}}}
     other = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     tags = [call_tag(family, {"f": schema}, is_parallel=True) for schema in (flat, other)]
@@ -282,13 +284,13 @@ def _forced(family: ToolFamily) -> str:
 
 
 def _code(text: str) -> str:
-    """Text as code in a cell of a table: on one line, its bars escaped."""
+    """Returns text as inline code for a table cell: on one line, with escaped bars."""
     fence = "``" if "`" in text else "`"
     return fence + text.replace("\n", " ").replace("|", "\\|") + fence
 
 
 def metrics() -> str:
-    """Every series of the engine, older names, and what is absent."""
+    """Returns the page of the engine's metric series, their older names, and vLLM's series that Weft lacks."""
     labels = " and ".join(f"`{label}`" for label in ENGINE_LABELS)
     older = []
     for name in OLDER_NAMES:
@@ -302,17 +304,18 @@ def metrics() -> str:
     return page(
         "Metrics",
         (
-            f"The engine's series, under the names of vLLM. Each has the labels {labels} beside its own. "
-            "An answer is one of the `n` of a request. Times between events of the engine are taken by the "
-            "engine; those that start at a request's arrival by the server."
+            f"The metric series of the engine have vLLM's names. Each series has the labels {labels} and its own "
+            "labels. "
+            "A request with `n` has `n` answers. The engine measures times between its own events; the server "
+            "measures times that start at the arrival of a request."
         ),
         table(
             ("series", "type", "labels of its own", "meaning", "buckets"), map(_series_row, SERIES)
         ),
         "## Older names",
-        "Shown beside the current one by `--show-hidden-metrics-for-version X.Y`, up to that version.",
+        "`--show-hidden-metrics-for-version X.Y` also exposes the older names whose last version is X.Y or later.",
         table(("older name", "current name", "last version"), older),
-        "## Series of vLLM that are not here",
+        "## Series of vLLM that Weft does not have",
         table(("series", "why"), absent),
     )
 
@@ -371,7 +374,7 @@ _SCALARS = {
 
 
 def index() -> str:
-    """The pages, by their titles."""
+    """Returns the page that lists all pages by title."""
     rows = [
         (name, render().partition("\n# ")[2].partition("\n")[0])
         for name, render in PAGES.items()
@@ -405,7 +408,7 @@ FILES = {REFERENCE / name: render for name, render in PAGES.items()} | {
 
 
 def out_of_date() -> list[str]:
-    """Names of the files that differ from what the code says now."""
+    """Returns the names of the files that differ from their newly generated content."""
     return [
         path.name
         for path, render in FILES.items()
@@ -414,7 +417,7 @@ def out_of_date() -> list[str]:
 
 
 def main() -> int:
-    """Write every page, or check them."""
+    """Writes or checks every file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
     if parser.parse_args().check:

@@ -1,4 +1,4 @@
-"""The page of models: families, formats of weights, and what is read of GGUF files."""
+"""The reference page of models: families, weight formats, and GGUF files."""
 
 from collections.abc import Callable
 
@@ -13,15 +13,19 @@ from weft.model.groups import GroupFormat
 from weft.model.quantized.config import METHODS, QUANTIZATION_FILES
 from weft.model.spec import NormPlacement, QkNorm
 
-_VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
+# What is tested, the reference it is compared with, and the file of the test.
+_VERIFIED = (
     (
-        "logits of every kind of decoder, with numpy",
-        "transformers in float32: within 1e-4, with states of sequences 2e-3",
+        "logits of every family of decoders, computed with numpy",
+        "transformers in float32: within 1e-4; families with recurrent states within 2e-3",
         "compute/test_against_transformers.py",
     ),
     (
-        "those of the native core, on every set of instructions",
-        "numpy: within the same; in bfloat16, transformers in float32: nearer than its own bfloat16",
+        "logits of the native core, on every instruction path",
+        (
+            "the numpy backend: within the same tolerances; in bfloat16, closer to transformers in float32 than "
+            "transformers in bfloat16 is"
+        ),
         "compute/native/test_numerics.py",
     ),
     (
@@ -31,41 +35,47 @@ _VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
     ),
     (
         "LoRA adapters",
-        "PEFT: within 1e-4 or 2e-5 of the largest logit, with states of sequences 2e-3",
+        "PEFT: within 1e-4 or 2e-5 of the largest logit; families with recurrent states within 2e-3",
         "compute/test_against_peft.py",
     ),
     (
-        "products of matrices in groups, on every set of instructions",
-        "numpy: the same bits",
+        "matrix products with weights quantized in groups, on every instruction path",
+        "numpy: bit-identical",
         "compute/native/test_grouped.py",
     ),
     (
-        "values of every type of GGUF",
-        "the gguf package: the same bits",
+        "dequantized values of every GGUF type",
+        "the gguf package: bit-identical",
         "model/gguf/test_blocks.py",
     ),
     (
-        "files of every architecture of GGUF",
-        "the checkpoint they are made of: the same bits from floats; from blocks 5 % of what these mean, at most",
+        "GGUF files of every architecture",
+        (
+            "the checkpoint that the file was made from: bit-identical for float types; for quantized types, within "
+            "5 % of the dequantized weights"
+        ),
         "model/gguf/test_models.py",
     ),
     (
-        "GGUF files of every architecture, of float32",
-        "llama.cpp: the same greedy tokens, logits within 1e-5 of theirs, with GELU 5e-4",
+        "GGUF files of every architecture in float32",
+        "llama.cpp: the same greedy tokens, logits within 1e-5, with GELU within 5e-4",
         "llama/test_logits.py",
     ),
     (
-        "of float16 and bfloat16; of every type of blocks, dense and of experts",
-        "llama.cpp: the same greedy tokens, within 1e-3 and 1e-2; within 4 %, at most twice as far from what they mean",
+        "GGUF files in float16, in bfloat16 and in every quantized type, dense models and mixtures of experts",
+        (
+            "llama.cpp: the same greedy tokens, logits within 1e-3 (float16) and 1e-2 (bfloat16); quantized types "
+            "within 4 %, and at most twice as far from the dequantized weights as llama.cpp"
+        ),
         "llama/test_logits.py",
     ),
     (
-        "tokens of GGUF files, of every way to take texts apart",
+        "token ids of GGUF tokenizers, for every pre-tokenizer",
         "llama.cpp: the same",
         "llama/test_tokens.py",
     ),
     (
-        "answers in company, in chunks, preempted, cached, from a second tier",
+        "answers that are batched, computed in chunks, preempted, cached, or read from a second tier",
         "the same request alone: the same tokens",
         "e2e/test_bitwise.py",
     ),
@@ -73,12 +83,12 @@ _VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
 
 
 def models() -> str:
-    """Every family of checkpoints that can be read."""
+    """Returns the page of all families of checkpoints and all weight formats."""
     return page(
         "Models",
         (
-            "A checkpoint is told by `model_type` in its config.json. Any other is refused by name, and so is "
-            "a setting of these that is not computed exactly."
+            "Weft reads `model_type` in a checkpoint's config.json. It refuses other types than those of this table by "
+            "name, and also settings of config.json that it cannot compute exactly."
         ),
         table(
             ("model_type", "architecture", "on a GPU"),
@@ -88,15 +98,15 @@ def models() -> str:
             ),
         ),
         (
-            "The last column is of `--compute gpu` (docs/gpu.md), in bfloat16 or float16; `--engine vllm` is there "
-            "for others."
+            "The column *on a GPU* is about `--compute gpu` (docs/gpu.md), in bfloat16 or float16. For other families "
+            "on a GPU, use `--engine vllm`."
         ),
         *_parts_of_families(),
-        "Encoders embed, or classify where they were saved with a classifier:",
+        "Encoder models compute embeddings; with a classifier in the checkpoint, they classify:",
         ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
         (
-            "The tokenizer is a tokenizer.json, or vocab.json and merges.txt where its class is GPT2Tokenizer, "
-            "as OPT and GPT-2 have them."
+            "The tokenizer is read from tokenizer.json or, if its class is GPT2Tokenizer (OPT and GPT-2), from "
+            "vocab.json and merges.txt."
         ),
         *_verified(),
         *_weights(),
@@ -117,50 +127,57 @@ def _on_a_gpu(family: Family) -> str:
 
 
 def _parts_of_families() -> tuple[str, ...]:
-    """What some have beside, or in place of, attention and one MLP."""
+    """Returns a paragraph for each kind of layer besides attention and a dense MLP."""
     return (
         (
-            "Those with experts are "
+            "**Mixtures of experts** are "
             + _families(lambda family: bool(family.experts))
-            + ". A token goes through a few experts of each layer, so that it is computed as fast as a small model and "
-            "takes the memory of a large one: the start says how many parameters there are and how many of them a "
-            "token goes through. The router is computed in float32; of equal logits the expert with the lower number "
-            "is taken, where torch leaves it open. Experts may be bfloat16, float32, or rounded like any linear "
-            "layer. LoRA adapters are served on attention and on what every token goes through; one on experts or "
-            "their router is refused by name (docs/decisions/0033)."
+            + ". Each token is computed by a few experts of each layer, so the model is as fast as a small one and "
+            "takes "
+            "the memory of a large one. The server's banner shows the number of parameters, and of those active per "
+            "token. The router is computed in float32. Of experts with equal logits, the one with the lower number is "
+            "chosen; torch does not define which one it chooses. The weights of experts may be bfloat16, float32, or "
+            "quantized like any linear layer. LoRA adapters may change attention and the layers that all tokens share. "
+            "Adapters of experts or of the router are refused by name (docs/decisions/0033)."
         ),
         (
-            "Latent attention have "
+            "**Latent attention (MLA)** is in "
             + _families(lambda family: family.has_latent)
-            + ": one vector a token is kept for all heads, and computed with as it is. What heads make of it "
-            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused (docs/decisions/0045). "
-            "A layer for multi-token prediction, which GLM-4-MoE has too, drafts where `--speculative-config` asks for "
-            "it, and is passed over else (docs/decisions/0056)."
+            + ". The KV cache has one latent vector per token for all heads, and attention is computed on these "
+            "vectors. The projection from the vector to the heads (`kv_b_proj`) is never quantized and has no "
+            "adapters. "
+            "An int8 KV cache is refused (docs/decisions/0045). If the checkpoint has a layer for multi-token "
+            "prediction, as GLM-4-MoE has too, that layer drafts tokens with `--speculative-config`, and is not loaded "
+            "otherwise (docs/decisions/0056)."
         ),
         (
-            "Those with short convolutions in place of attention in some layers are "
+            "**Short convolutions** replace attention in some layers of "
             + _families(lambda family: family.recurrence == "convolution")
-            + ". What such a layer keeps of the tokens before lies in the blocks of the KV pool, beside keys and "
-            "values: prefix cache, preemption, prefill in chunks and prefill apart give the same bits as without "
-            "them, and `weft plan` says how much memory it takes. Linear layers of theirs may be rounded and have "
-            "LoRA adapters (docs/decisions/0042)."
+            + ". The state of such a layer is stored in the blocks of the KV pool, beside keys and values. Prefix "
+            "caching, preemption, chunked prefill and disaggregated prefill therefore give bit-identical results. "
+            "`weft plan` shows the memory of the states. The linear layers may be quantized and may have LoRA adapters "
+            "(docs/decisions/0042)."
         ),
         (
-            "Those with gated delta nets in place of attention in most layers are "
+            "**Gated delta nets** replace attention in most layers of "
             + _families(lambda family: family.recurrence == "delta")
-            + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
-            "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
-            "start say how many slots there are. States go with their blocks to a second tier and to other engines "
-            "(docs/decisions/0057). Linear layers of theirs may be rounded, but for those that make b and a, and have "
-            "LoRA adapters (docs/decisions/0051). A layer for multi-token prediction drafts where "
-            "`--speculative-config` asks for it, and is passed over else (docs/decisions/0056)."
+            + ". Of vision models of these families, this is about the language model. The states of a sequence in all "
+            "such layers are stored in one slot beside the KV pool. `--mamba-block-size` sets after how many tokens a "
+            "snapshot of the states is stored for the prefix cache; `weft plan` and the server's banner show the "
+            "number "
+            "of slots. Snapshots are moved with their blocks to a second tier and to other engines "
+            "(docs/decisions/0057). The linear layers may be quantized, except the projections of b and a, and "
+            "may have "
+            "LoRA adapters (docs/decisions/0051). A layer for multi-token prediction drafts tokens with "
+            "`--speculative-config`, and is not loaded otherwise (docs/decisions/0056)."
         ),
         (
-            "Those with Mamba-2 in place of attention in some layers are "
+            "**Mamba-2** replaces attention in some layers of "
             + _families(lambda family: family.recurrence == "mamba")
-            + ". Their states lie in such slots too; "
-            "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
-            "layers all have attention are served as any other decoder (docs/decisions/0052)."
+            + ". The states are stored in slots, as for gated delta nets. All linear layers may be quantized, "
+            "including "
+            "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
+            "served like other decoders (docs/decisions/0052)."
         ),
     )
 
@@ -169,18 +186,24 @@ def _verified() -> tuple[str, ...]:
     return (
         "## Verified",
         table(
-            ("what", "against", "in"),
+            ("what is tested", "compared with", "test"),
             ((what, against, f"`tests/{test}`") for what, against, test in _VERIFIED),
         ),
-        "These tests make their files of random weights, with every switch of a family.",
+        "The tests generate checkpoints with random weights, for every combination of a family's settings.",
         (
-            "`make test-llama` runs those beside llama.cpp, keys and values in float32. Last on 24 November 2026, with "
-            "llama-cpp-python 0.3.36 on a CPU with AVX2: all 73 passed. Logits of blocks were, of llama.cpp's, "
-            "0.8 to 2.3 % off, of experts in blocks 2.1 to 2.6 %; from what the blocks mean 1.0 to 1.6 % and 1.9 to "
-            "2.1 %, and llama.cpp's 0.7 to 1.9 % and 1.7 to 1.9 %. Where llama.cpp differs from the models' own code "
-            "we do as that does: groups of DeepSeek V2's experts are rated by their best, yarn of gpt-oss begins "
-            "between two frequencies, texts are brought to NFC for `qwen2`, and marks belong to words for `tekken` and "
-            "`gpt-4o`."
+            "`make test-llama` runs the comparison with llama.cpp, with keys and values in float32. Its last run, on "
+            "24 November 2026 with llama-cpp-python 0.3.36 on a CPU with AVX2, passed all 73 tests. For "
+            "quantized dense "
+            "models, Weft's logits differed from llama.cpp's by 0.8 to 2.3 %, for quantized mixtures of experts "
+            "by 2.1 to "
+            "2.6 %. The difference to logits of the dequantized weights was 1.0 to 1.6 % (dense) and 1.9 to 2.1 % "
+            "(experts) for Weft, and 0.7 to 1.9 % and 1.7 to 1.9 % for llama.cpp."
+        ),
+        (
+            "In some points llama.cpp differs from the models' original code, and Weft follows the original: groups of "
+            "DeepSeek V2's experts are ranked by their best expert, the YaRN scaling of gpt-oss may begin between two "
+            "frequencies, text is normalized to NFC for the pre-tokenizer `qwen2`, and combining marks belong to words "
+            "for `tekken` and `gpt-4o`."
         ),
     )
 
@@ -189,30 +212,32 @@ def _weights() -> tuple[str, ...]:
     return (
         "## Weights",
         (
-            "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "
-            "as `quantization_config` says. Numbers of 4 bits by row or in groups of 16, 32, 64 or 128, and of 8 "
-            "bits in such groups, and the floats of four bits of MXFP4, are computed with as they are, inputs in "
-            "int8; the head, and layers that were left out, in int8 (docs/decisions/0020). Others, and all with "
-            "`--quantization none`, are read as "
-            "(number - zero) * scale in float32, layer by layer, and then served as any others. With "
-            "`--quantization int8`, numbers that have one scale a row and no zeros are computed with as they "
-            "are. Any other form is refused by name."
+            "Weights are read from safetensors files, in bfloat16, float16 or float32. The linear layers of a decoder "
+            "may be quantized, as `quantization_config` describes. Three kinds of quantized weights are computed "
+            "without conversion, with inputs in int8: 4-bit numbers by row or in groups of 16, 32, 64 or 128; 8-bit "
+            "numbers in such groups; and the 4-bit floats of MXFP4. The output head and layers that are not quantized "
+            "are then computed in int8 (docs/decisions/0020). Weights of other kinds, and all weights with "
+            "`--quantization none`, are dequantized layer by layer to (number - zero) * scale in float32, and then "
+            "served like unquantized ones. With `--quantization int8`, numbers that have one scale per row and "
+            "no zeros "
+            "are computed without conversion. Any other format is refused by name."
         ),
         table(
-            ("quant_method", "forms"),
+            ("quant_method", "supported formats"),
             ((name, method.forms) for name, method in METHODS.items()),
         ),
         (
-            "Where config.json does not say how weights were rounded, "
-            + " and ".join(f"`{name}`" for name in QUANTIZATION_FILES)
-            + " beside it do, and `compression_config` is the old name of compressed-tensors. Scales of inputs, "
-            "keys and values are passed over: these keep all of their bits here."
+            "If config.json has no `quantization_config`, it is read from "
+            + " or ".join(f"`{name}`" for name in QUANTIZATION_FILES)
+            + " in the same directory. `compression_config` is the old key of compressed-tensors. Scales of "
+            "activations, keys and values are ignored, because Weft does not quantize these with the checkpoint's "
+            "scales."
         ),
         (
-            "The files are `model.safetensors`; or the shards that `model.safetensors.index.json` names, whatever it "
-            "says of their tensors; or, without an index, the shards of one series "
-            "(`NAME-00001-of-00003.safetensors`, of `model` if there are several), or one file of any name. A file "
-            "that git-LFS left as a pointer is refused with the command that gets it."
+            "The weight files are `model.safetensors`, or the shards that `model.safetensors.index.json` names (its "
+            "mapping of tensors to shards is not used). Without an index, they are the shards of one series "
+            "(`NAME-00001-of-00003.safetensors`; the series `model` if there are several), or a single file of any "
+            "name. A Git LFS pointer instead of a file is refused; the error has the command that downloads the file."
         ),
     )
 
@@ -221,17 +246,21 @@ def _gguf_files() -> tuple[str, ...]:
     return (
         "## GGUF files",
         (
-            "`weft serve model.gguf`, a part of a file that was split (`-00001-of-00003.gguf`; the others beside "
-            "it), or `OWNER/NAME:FILE.gguf` of the Hub, or `OWNER/NAME:Q4_K_M` where one file's name ends so. What "
-            "their metadata says is read as a config.json is, and "
-            "what is not known of it is refused by name. Architectures: "
+            "`weft serve` accepts a file (`model.gguf`), any part of a split file "
+            "(`model-00001-of-00003.gguf`, with the other parts in the same directory), a file of the Hub "
+            "(`OWNER/NAME:FILE.gguf`), or the end of a file's name there (`OWNER/NAME:Q4_K_M`). The metadata of "
+            "the file "
+            "takes the place of config.json; unknown values are refused by name. Supported architectures: "
             + ", ".join(f"`{name}`" for name in ARCHITECTURES)
             + "."
         ),
         (
-            "A matrix in blocks is computed in its own numbers, with inputs in int8; where q, k and v, or gate and "
-            "up, differ in type, they are int8 by row. With `--quantization none` blocks are widened as gguf's own "
-            "dequantisation does, bit for bit. The embedding is widened to bfloat16, and the head is int8. Types: "
+            "A quantized matrix is computed without conversion, with inputs in int8. If q, k and v, or gate and "
+            "up, have "
+            "different types, these matrices are converted to int8 by row. With `--quantization none`, all "
+            "matrices are "
+            "dequantized, bit-identical to the gguf package. The embedding is dequantized to bfloat16, and the output "
+            "head is converted to int8. Supported types: "
             + ", ".join(kind.name for kind in TYPES.values() if kind.form is None)
             + ", and"
         ),
@@ -240,11 +269,12 @@ def _gguf_files() -> tuple[str, ...]:
             ((k.name, _form(k.form)) for k in TYPES.values() if k.form is not None),
         ),
         (
-            "The tokenizer is made of the metadata: `tokenizer.ggml.model` "
-            + " or ".join(f"`{name}`" for name in MODELS)
-            + ", and of the first `tokenizer.ggml.pre` "
+            "The tokenizer is read from the metadata. Supported values of `tokenizer.ggml.model`: "
+            + " and ".join(f"`{name}`" for name in MODELS)
+            + ". With the first of them, the supported values of `tokenizer.ggml.pre` are "
             + ", ".join(f"`{name}`" for name in SPLITTINGS)
-            + ". An answer ends with the tokens that the file names, and with those of other files that end a turn."
+            + ". An answer ends at the end-of-sequence tokens that the file names, and at well-known tokens that end a "
+            "turn."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The page on vLLM's flags, from the table that the command line reads."""
+"""The reference page of vLLM's flags, generated from the table that the command line reads."""
 
 from collections.abc import Iterator
 
@@ -6,34 +6,40 @@ from tools.markdown import page, table
 from weft.compat.vllm import Use, VllmFlag, vllm_flags
 
 _ABOUT = (
-    "`weft serve` knows every flag of `vllm serve` 0.32 and some of older releases by name, in its short "
-    "forms, with `-` or `_`, as `--x` and `--no-x`, with a dot for a key of a JSON value "
-    "(`--structured-outputs-config.backend xgrammar`), and in a file that `--config` names. `weft.LLM(...)` knows "
-    "the same names with `_`. Nothing is guessed: a flag is written in full. What differs by default: Weft "
-    "listens on 127.0.0.1 until `--host` says otherwise, and serves gRPC beside HTTP."
+    "`weft serve` knows every flag of `vllm serve` 0.32, and some flags of older releases. A flag may be given by its "
+    "full name or a short form, with `-` or `_`, as `--x` or `--no-x`, with a dot for a key of a JSON value "
+    "(`--structured-outputs-config.backend xgrammar`), or in the file of `--config`. Abbreviated names are errors. "
+    "`weft.LLM(...)` knows the same names with `_`. Two defaults differ: Weft listens on 127.0.0.1 unless `--host` is "
+    "given, and it serves gRPC in addition to HTTP."
 )
 _TITLES = {
     Use.SAME: (
-        "Followed",
-        "These are flags of `weft serve`; [its page](command-line.md) has them.",
+        "Supported",
+        "Weft has these flags too; [the command line](command-line.md) describes them.",
     ),
-    Use.TWIN: ("Followed under another name", "A line of the log says so at the start."),
+    Use.TWIN: (
+        "Supported under another name",
+        "Weft translates these flags to its own; the log names the flag to use.",
+    ),
     Use.NEUTRAL: (
-        "Taken where they change nothing",
-        "vLLM's default and the values listed are taken without a word; others are refused as below.",
+        "Accepted without effect",
+        "vLLM's default and the listed values are accepted and change nothing. Other values are errors.",
     ),
-    Use.REFUSED: ("Refused", "With the reason, and what to do instead."),
+    Use.REFUSED: (
+        "Refused",
+        "These flags are errors; the message has the reason, and what to do instead.",
+    ),
 }
 _COLUMNS = {
-    Use.SAME: ("flag", "values", ""),
-    Use.TWIN: ("flag", "here", "why"),
-    Use.NEUTRAL: ("flag", "values taken", "why"),
-    Use.REFUSED: ("flag", "", "why"),
+    Use.SAME: ("flag", "values", "remark"),
+    Use.TWIN: ("flag", "Weft's flag", "remark"),
+    Use.NEUTRAL: ("flag", "accepted values", "reason"),
+    Use.REFUSED: ("flag", "", "reason"),
 }
 
 
 def vllm_flags_page() -> str:
-    """Every flag by what is done with it."""
+    """Returns the page of all flags, grouped by their treatment."""
     parts: list[str] = []
     flags = list(dict.fromkeys(vllm_flags().values()))
     for use, (title, about) in _TITLES.items():

@@ -267,11 +267,7 @@ class Director:
             raise Refused(503, "the endpoint picker is shutting down", Drop.SHUTTING_DOWN)
         found = self._pool.select(None if self._options.disable_endpoint_subset_filter else subset)
         if not found:
-            which = (
-                "the pool is empty"
-                if not self._pool.ready
-                else "the subset hint names none of the pool's endpoints"
-            )
+            which = "the pool is empty" if not self._pool.ready else "the subset hint names none"
             raise Refused(503, f"no endpoint is available: {which}", Drop.NO_ENDPOINTS)
         return found
 
@@ -428,9 +424,7 @@ def _revoke(ticket: Ticket) -> bool:
 
 def _require_cached(cycle: Cycle, target: Endpoint) -> None:
     if not any(match.held.get(target) for match in cycle.prefixes.values()):
-        raise Refused(
-            412, "the chosen endpoint has no part of the prompt cached (prefer: if-available)"
-        )
+        raise Refused(412, "the endpoint has none of the prompt cached (prefer: if-available)")
 
 
 def _scores(cycle: Cycle, schedule: Schedule) -> dict[str, Any]:
