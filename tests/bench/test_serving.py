@@ -191,7 +191,7 @@ async def test_the_limit_of_time_ends_a_run(tmp_path, capsys):
     assert status == 1
     assert (found["completed"], found["failed"], found["cut_short"]) == (0, 0, True)
     assert found["duration"] >= 0.3
-    assert "6 requests are not in the figures" in capsys.readouterr().err
+    assert "6 unfinished requests do not count" in capsys.readouterr().err
 
 
 async def test_ctrl_c_ends_with_what_was_measured(tmp_path):

@@ -377,13 +377,13 @@ def test_a_flag_that_means_nothing_there_is_refused(name):
     """By its name, with what to do instead."""
     value = {"kv_cache_dtype": "int8", "compute": "native"}.get(name, 1)
     options = msgspec.structs.replace(EngineOptions(), **{name: value})
-    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} does nothing"):
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} has no effect"):
         to_settings(options, {}, None)
 
 
 def test_rows_that_time_decides_are_refused_and_a_number_is_given():
     """vLLM's scheduler knows numbers only."""
-    with pytest.raises(ConfigError, match="--max-num-batched-tokens auto does nothing"):
+    with pytest.raises(ConfigError, match="--max-num-batched-tokens auto has no effect"):
         to_settings(EngineOptions(max_num_batched_tokens="auto"), {}, None)
     made = to_settings(EngineOptions(max_num_batched_tokens=256), {}, None)
     assert made["max_num_batched_tokens"] == 256

@@ -191,7 +191,7 @@ async def test_grpc_takes_tensors(server, expected, checkpoint):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (sound(1.0)[:30], "none of the known formats"),
+        (sound(1.0)[:30], "not in a known format"),
         (b"no sound at all", "audio: Invalid or corrupted"),
         (sound(MOST_SECONDS + 1), "audio: Audio exceeds maximum allowed duration"),
         (sound(0.001), "too short"),

@@ -135,7 +135,7 @@ def test_a_model_of_speech_answers_no_chat(server):
     body = {"prompt": "a", "max_tokens": 1}
     code, error = refused(server, "/v1/completions", body)
     assert code == 400
-    assert "it makes text of speech" in error["message"]
+    assert "it only transcribes speech" in error["message"]
 
 
 def test_requests_at_once_do_not_mix(client):

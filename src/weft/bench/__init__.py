@@ -1,1 +1,1 @@
-"""Load tests of servers and engines, and their results: `weft bench`."""
+"""`weft bench`: load tests of servers and engines, and reports of their results."""

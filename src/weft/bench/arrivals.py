@@ -1,4 +1,4 @@
-"""Send times of requests, in seconds after the start."""
+"""Computes the times at which requests are sent, in seconds after the start."""
 
 import math
 
@@ -10,7 +10,7 @@ from weft.core.errors import ConfigError
 
 
 def check_traffic(options: TrafficOptions) -> None:
-    """Raise `ConfigError`, naming the flag, for a load that cannot be."""
+    """Raises a `ConfigError` that names the flag, for an impossible load."""
     if not options.request_rate > 0:
         raise ConfigError("--request-rate must be above 0; inf sends all requests at once")
     if not options.burstiness > 0:
@@ -27,11 +27,11 @@ def check_traffic(options: TrafficOptions) -> None:
 def arrival_times(
     options: TrafficOptions, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Seconds after the start, ascending.
+    """Returns the send times in seconds after the start, ascending.
 
-    As in vLLM's `get_request` (vllm/benchmarks/serve.py): intervals are drawn from a gamma
-    distribution of shape `burstiness` and mean 1/rate. At a constant rate they are then scaled, so that
-    the last request leaves after exactly `num_requests` / rate.
+    As in vLLM's `get_request` (vllm/benchmarks/serve.py), intervals are drawn from a gamma distribution of shape
+    `burstiness` and mean 1/rate. At a constant rate they are then scaled, so that the last request is sent after
+    exactly `num_requests` / rate.
     """
     rates = _rates(options, num_requests)
     if math.isinf(options.burstiness):

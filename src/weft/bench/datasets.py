@@ -1,4 +1,4 @@
-"""Requests to send, made from options, a seed and, for some datasets, a file."""
+"""Creates the requests of a benchmark from its options, a seed and, for some datasets, a file."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,12 +20,12 @@ _MAX_TOKENS = 2048
 
 
 def check_prompts(options: PromptOptions) -> None:
-    """Raise `ConfigError`, naming the flag, for prompts that cannot be made."""
+    """Raises a `ConfigError` that names the flag, for prompts that cannot be made."""
     is_file = options.dataset_name in _FROM_FILES
     if is_file and options.dataset_path is None:
         raise ConfigError(f"--dataset-name {options.dataset_name} needs --dataset-path")
     if not is_file and options.dataset_path is not None:
-        raise ConfigError("--dataset-path is for --dataset-name sharegpt and custom")
+        raise ConfigError("--dataset-path works only with --dataset-name sharegpt or custom")
     if options.num_prompts < 1:
         raise ConfigError("--num-prompts must be at least 1")
     if not 0 <= options.random_range_ratio < 1:
@@ -50,7 +50,7 @@ def check_prompts(options: PromptOptions) -> None:
 
 
 def make_prompts(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """`num_prompts` requests, or fewer if the file has fewer and `no_oversample` is set."""
+    """Returns `num_prompts` requests; fewer if the file has fewer and `no_oversample` is set."""
     make: dict[str, Callable[[PromptOptions, Maker, np.random.Generator], list[Prompt]]] = {
         "random": _random,
         "prefix_repetition": _prefix_repetition,
@@ -76,7 +76,7 @@ def _random(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> l
 def _prefix_repetition(
     options: PromptOptions, maker: Maker, rng: np.random.Generator
 ) -> list[Prompt]:
-    """Prefixes in turn, shuffled, so that every one of `num_prompts` is sent."""
+    """Returns `num_prompts` prompts in random order; the prefixes take turns, so each has about the same number."""
     output_len = options.output_len or options.prefix_repetition_output_len
     prefixes = [
         maker.make(options.prefix_repetition_prefix_len, rng)
@@ -92,7 +92,7 @@ def _prefix_repetition(
 
 
 def _sharegpt(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """The first two turns of each conversation: the question, and the length of the answer."""
+    """Returns the first turn of each conversation as a prompt; the second turn gives the length of the answer."""
     path = _path(options)
     fixed = options.output_len or options.sharegpt_output_len
     rows = _decode(_read(path), list[dict[str, Any]], str(path))
@@ -123,7 +123,7 @@ def _is_usable(num_in: int | None, num_out: int, *, is_fixed: bool) -> bool:
 
 
 def _custom(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """Reads lines of JSON: `prompt` is a text or messages; `output_tokens` is used if the options say so."""
+    """Reads lines of JSON: `prompt` is a text or a list of messages. `output_tokens` is used if the options say so."""
     del maker
     path = _path(options)
     fixed = options.output_len or options.custom_output_len
@@ -153,7 +153,7 @@ def _sampled(
     prompts: list[Prompt], options: PromptOptions, rng: np.random.Generator
 ) -> list[Prompt]:
     if not prompts:
-        raise ConfigError(f"{options.dataset_path}: no prompt can be used")
+        raise ConfigError(f"{options.dataset_path}: the file has no usable prompt")
     if not options.disable_shuffle:
         prompts = [prompts[i] for i in rng.permutation(len(prompts))]
     missing = options.num_prompts - len(prompts)

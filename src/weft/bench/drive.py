@@ -1,4 +1,4 @@
-"""Sends requests at their times and waits for the answers; bounded in number, in time and by Ctrl-C."""
+"""Sends requests at their times and waits for the answers, within limits on concurrency and time, until Ctrl-C."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from weft.core.errors import ConfigError, WeftError
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of a load. `num_unsent` requests were not yet due, or queued, when the run was cut short."""
+    """Result of a load. `num_unsent` is the number of requests that were not sent because the run was cut short."""
 
     records: list[Record]
     duration_s: float
     num_unsent: int = 0
 
     def in_state(self, state: State) -> list[Record]:
-        """The requests that ended in this state, in the order of their send times."""
+        """Returns the requests that ended in this state, in the order of their send times."""
         return [record for record in self.records if record.state is state]
 
     @property
@@ -30,7 +30,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of a run: when `stop` is set, or at the time limit, open requests are cancelled and not counted."""
+    """Limits of a run. When `stop` is set or the time limit is reached, open requests are cancelled and do not
+    count.
+    """
 
     stop: asyncio.Event
     time_limit_s: float
@@ -44,7 +46,7 @@ async def drive(
     bounds: Bounds,
     advance: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Sends each prompt at its time; `advance` is called for each finished request."""
+    """Sends each prompt at its time. `advance` is called for each finished request."""
     began = time.perf_counter()
     slots: AbstractAsyncContextManager[object] = (
         nullcontext()

@@ -1,4 +1,6 @@
-"""`weft bench throughput` and `latency`: all requests at once, or batch after batch, in this process or on a server."""
+"""`weft bench throughput` and `weft bench latency`: send all requests at once, or one batch after another, to an engine
+in this process or to a server.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +28,9 @@ _PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: EngineOptions) -> int:
-    """Sends all requests at once. Results and keys are those of `vllm bench throughput`."""
+    """Sends all requests at once and reports the throughput, with the JSON keys of `vllm bench throughput`; returns the
+    exit status.
+    """
     check_prompts(prompts)
     rng = np.random.default_rng(prompts.seed)
     async with _opened(offline, engine) as opened:
@@ -48,10 +52,10 @@ async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: En
 
 
 async def latency(offline: OfflineOptions, batch: LatencyOptions, engine: EngineOptions) -> int:
-    """Measures the time of one batch up to its last token, repeatedly, with new prompts each time, because a prefix
-    cache would know the old ones.
+    """Measures the time from the start of a batch to its last token, repeatedly; returns the exit status. Each batch
+    has new prompts, because a prefix cache would contain the former ones.
 
-    Keys are those of `vllm bench latency`.
+    The JSON keys are those of `vllm bench latency`.
     """
     _check_latency(batch)
     rng = np.random.default_rng(batch.seed)

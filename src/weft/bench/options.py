@@ -15,7 +15,7 @@ DATASETS = Literal["random", "sharegpt", "prefix_repetition", "custom"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """The server, the API, and fields of every request."""
+    """Options of the server, its API, and fields of every request."""
 
     backend: Annotated[
         Literal["openai", "vllm", "openai-chat", "grpc"],
@@ -108,7 +108,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """The requests to send."""
+    """Options of the requests to send."""
 
     dataset_name: Annotated[
         DATASETS,
@@ -178,7 +178,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOptions:
-    """Times of the requests, and limits of the run."""
+    """Options of the send times, and limits of the run."""
 
     request_rate: Annotated[
         float, Flag("Requests per second; inf sends all at once.", "Traffic")
@@ -214,7 +214,7 @@ class TrafficOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """The metrics to report, and the files to write."""
+    """Options of the reported metrics, and of the files to write."""
 
     percentile_metrics: Annotated[
         str,
@@ -295,7 +295,7 @@ class OfflineOptions:
     disable_tqdm: Annotated[bool, Flag("Hide the progress bar.", "Traffic")] = False
 
     def target(self, tokenizer: str | None) -> TargetOptions:
-        """The server's part; of an engine's own settings a server's needs the tokenizer."""
+        """Returns the options of the server. Of the engine's options, a server needs only the tokenizer."""
         assert self.backend != "engine"
         return TargetOptions(
             backend=self.backend,
@@ -310,7 +310,7 @@ class OfflineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
-    """Options of the repeated batch."""
+    """Options of the batch that is measured repeatedly."""
 
     input_len: Annotated[int, Flag("Prompt tokens per request.", "Prompts")] = 32
     output_len: Annotated[int, Flag("Output tokens per request.", "Prompts")] = 128
@@ -368,7 +368,7 @@ class SweepOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """Options of the confidence intervals."""
+    """Options of a comparison's confidence intervals."""
 
     confidence: Annotated[
         float, Flag("Confidence level of the intervals, such as 0.95.", "Result")

@@ -1,4 +1,4 @@
-"""Measurements of one request, and the protocol of targets."""
+"""Measurements of one request, and the protocol of servers and engines under load."""
 
 import time
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ Content: TypeAlias = list[int] | str | tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request to send, and the number of tokens of its answer."""
+    """A prompt to send, and the number of tokens that its answer shall have."""
 
     content: Content
     output_len: int
 
 
 class State(Enum):
-    """How a request ended. A cancelled request counts neither as completed nor as failed."""
+    """State of a request at its end. A cancelled request counts neither as completed nor as failed."""
 
     CANCELLED = auto()
     COMPLETED = auto()
@@ -28,11 +28,11 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Record:
-    """Measurements of a request; times are of `time.perf_counter`, durations in seconds.
+    """Measurements of a request. Times are of `time.perf_counter`, durations in seconds.
 
-    `gaps_s` are the times between two messages with tokens, and `latency_s` ends with the last of
-    them: what follows it, such as the usage, is not waited for. Tokens are those that the server
-    counted, or the ids themselves where they are on the wire.
+    `gaps_s` has the time between each two successive messages with tokens. `latency_s` ends at the last message with
+    tokens; later messages, such as the usage, do not count. Token numbers are the server's counts, or the numbers of
+    token ids if the protocol sends ids.
     """
 
     arrived_at: float
@@ -48,7 +48,7 @@ class Record:
     _last_at: float = 0.0
 
     def start(self) -> None:
-        """The request leaves now."""
+        """Records that the request is sent now."""
         self.started_at = self._last_at = time.perf_counter()
 
     def take(self) -> None:
@@ -63,17 +63,17 @@ class Record:
 
     @property
     def has_begun(self) -> bool:
-        """True if a message with tokens arrived."""
+        """True if a message with tokens has arrived."""
         return self.latency_s > 0.0
 
     @property
     def queue_s(self) -> float:
-        """Time that the request waited for the concurrency limit."""
+        """Seconds that the request waited in the client for the concurrency limit."""
         return self.started_at - self.arrived_at
 
     @property
     def tpot_s(self) -> float | None:
-        """(E2EL - TTFT) / (output tokens - 1); None for an answer of one token."""
+        """Seconds per output token: (E2EL - TTFT) / (output tokens - 1); None for an answer of one token."""
         if self.output_tokens < 2:
             return None
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
@@ -85,4 +85,6 @@ class Target(Protocol):
     model: str
 
     async def send(self, prompt: Prompt, record: Record) -> None:
-        """Fills `record` until the answer ends; raises `WeftError` on failure."""
+        """Sends the request and records its measurements in `record` until the answer ends. Raises `WeftError` on
+        failure.
+        """

@@ -1,4 +1,4 @@
-"""`weft bench serve`: runs a load on a server, and reports the results."""
+"""`weft bench serve`: sends a load to a server and reports the results."""
 
 import asyncio
 import signal
@@ -32,7 +32,9 @@ EXIT_INTERRUPTED = 130
 
 
 async def serve(load: Load) -> int:
-    """Measures, prints and saves; returns the exit status. Invalid options are refused before anything is sent."""
+    """Runs the load, prints and saves the results, and returns the exit status. Invalid options are refused before a
+    request is sent.
+    """
     check_prompts(load.prompts)
     check_traffic(load.traffic)
     check_report(load.report)
@@ -47,8 +49,8 @@ async def serve(load: Load) -> int:
 def under_way(
     num: int, time_limit_s: float, max_concurrency: int | None = None, *, is_silent: bool
 ) -> Iterator[tuple[Bounds, Callable[[], None]]]:
-    """Yields the bounds of a run, and a function to call at the end of each request, which moves a progress bar
-    unless `is_silent`.
+    """Yields the limits of a run, and a function that is called at the end of each request. The function moves a
+    progress bar unless `is_silent`.
     """
     with _stopping() as stop, progress_bar(num, is_wanted=not is_silent) as advance:
         yield Bounds(stop, time_limit_s, max_concurrency), advance
@@ -56,7 +58,7 @@ def under_way(
 
 @contextmanager
 def _stopping() -> Iterator[asyncio.Event]:
-    """An event that the first Ctrl-C, or SIGTERM, sets; a second one ends the process."""
+    """Yields an event that the first Ctrl-C or SIGTERM sets. A second signal ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -76,20 +78,20 @@ def _stopping() -> Iterator[asyncio.Event]:
 
 
 def exit_status(run: Run, *, is_interrupted: bool) -> int:
-    """Prints failures; not 0 if no request was completed, or the run was interrupted."""
+    """Prints failures and returns the exit status: not 0 if no request was completed, or if the run was interrupted."""
     failed = run.in_state(State.FAILED)
     num_cancelled = len(run.in_state(State.CANCELLED)) + run.num_unsent
     if failed:
         say(f"{len(failed)} requests failed; the first: {failed[0].error}", file=sys.stderr)
     if run.is_cut_short:
-        say(f"cut short: {num_cancelled} requests are not in the figures", file=sys.stderr)
+        say(f"cut short: {num_cancelled} unfinished requests do not count", file=sys.stderr)
     if is_interrupted:
         return EXIT_INTERRUPTED
     return 0 if run.in_state(State.COMPLETED) else EXIT_FAILED
 
 
 async def _measure(load: Load) -> tuple[Run, str, bool]:
-    """The run, the model's name, and whether the run was interrupted."""
+    """Runs the load; returns the run, the model's name, and True if the run was interrupted."""
     rng = np.random.default_rng(load.prompts.seed)
     ignore_eos = load.target.ignore_eos or load.prompts.dataset_name == "random"
     traffic = load.traffic

@@ -1,4 +1,4 @@
-"""`weft bench sweep serve`: `bench serve` under every combination of settings, against a server of each."""
+"""`weft bench sweep serve`: runs `bench serve` for every combination of server settings and load settings."""
 
 import contextlib
 import csv
@@ -36,13 +36,13 @@ _SHOWN = ("request_throughput", "output_throughput", "median_ttft_ms", "median_t
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of a parameter file."""
+    """A set of flags from a parameter file."""
 
     name: str
     flags: Mapping[str, Any]
 
     def argv(self) -> list[str]:
-        """The flags as typed: true is the flag alone, false its --no- form, null no flag."""
+        """Returns the flags as command-line words: true becomes the flag, false its --no- form, null no flag."""
         found: list[str] = []
         for key, value in self.flags.items():
             flag = "--" + key.replace("_", "-")
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A run in the summary."""
+    """A run in the summary table."""
 
     server: str
     load: str
@@ -73,7 +73,7 @@ class _Row:
 
 
 def sweep(options: SweepOptions) -> int:
-    """Runs all combinations, one after another; returns 1 if a run failed. Results so far are kept on Ctrl-C."""
+    """Runs all combinations, one after another; returns 1 if a run failed. After Ctrl-C, the results so far remain."""
     if options.num_runs < 1:
         raise ConfigError("--num-runs must be at least 1")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Ctrl-C stops the servers
@@ -94,7 +94,9 @@ def sweep(options: SweepOptions) -> int:
 
 
 def read_settings(path: Path | None, kind: str) -> list[Setting]:
-    """The rows of a file: a list of tables, named by their contents, or a table of named ones."""
+    """Returns the sets of flags in a file: a list of objects, which are named by their contents, or an object of named
+    objects.
+    """
     if path is None:
         return [Setting(kind, {})]
     try:
@@ -105,7 +107,7 @@ def read_settings(path: Path | None, kind: str) -> list[Setting]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"{path}: must be a list of tables, or a table of tables ({error})"
+            f"{path}: must be a JSON list of objects, or a JSON object of objects ({error})"
         ) from error
     if isinstance(found, dict):
         return [Setting(_file_name(name), flags) for name, flags in found.items()]
@@ -201,7 +203,7 @@ def _run(argv: Sequence[str], options: SweepOptions) -> bool:
 
 
 def _start(argv: Sequence[str], options: SweepOptions) -> subprocess.Popen[bytes]:
-    """Starts a server; `weft` stands for this installation, even if it is not on the PATH."""
+    """Starts a server process. `weft` as the first word stands for this installation, even if it is not on the PATH."""
     if argv[0] == "weft":
         argv = [sys.executable, "-m", "weft.cli.main", *argv[1:]]
     output = None if options.show_stdout else subprocess.DEVNULL
@@ -220,7 +222,7 @@ def _file_name(name: str) -> str:
 
 
 def _plots(rows: Sequence[_Row]) -> Iterator[str]:
-    """Plots means over runs; a line connects the results of one server under all loads."""
+    """Yields plots of means over runs. A line connects the results of one server under all loads."""
     for x_key, x_label, y_key, y_label in _AXES:
         lines = []
         for name in dict.fromkeys(row.server for row in rows):

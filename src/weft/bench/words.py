@@ -1,4 +1,6 @@
-"""Prompts of a given number of tokens: as ids, as text made with a tokenizer, or as words without one."""
+"""Makes prompts of a given number of tokens: as token ids, as text made with a tokenizer, or as words without a
+tokenizer.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,14 +26,14 @@ class Maker(Protocol):
     """Makes prompts, and counts their tokens if possible."""
 
     def make(self, num_tokens: int, rng: np.random.Generator) -> Content:
-        """A random prompt of about this many tokens."""
+        """Returns a random prompt of about this many tokens."""
 
     def count(self, text: str) -> int | None:
-        """Tokens of a text; None without a tokenizer."""
+        """Returns the number of tokens of a text; None without a tokenizer."""
 
 
 class IdMaker:
-    """Makes ids, of exactly this length: for gRPC, and for engines in this process."""
+    """Makes prompts of exactly the given number of token ids, for gRPC and for engines in this process."""
 
     def __init__(self, vocab_size: int, tokenizer: Tokenizer | None) -> None:
         special = frozenset() if tokenizer is None else tokenizer.special_ids
@@ -47,15 +49,15 @@ class IdMaker:
 
 
 class TextMaker:
-    """Makes text that the tokenizer splits into this many tokens."""
+    """Makes text that the tokenizer splits into the given number of tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids = IdMaker(tokenizer.vocab_size, tokenizer)
 
     def make(self, num_tokens: int, rng: np.random.Generator) -> str:
-        """Random ids are decoded to text, which gives other ids when encoded: the text is cut or extended until it
-        fits.
+        """Decodes random ids to a text. Because the text may have other ids when it is encoded, it is cut or extended
+        until it has the requested length.
         """
         ids = self._ids.make(num_tokens, rng)
         for _ in range(_MAX_TRIES):
@@ -71,9 +73,9 @@ class TextMaker:
 
 
 class WordMaker:
-    """Makes words, by the observed number of tokens per word.
+    """Makes prompts of words, with the measured number of tokens per word.
 
-    The length is approximate; the reported one is the server's count.
+    The length is approximate; results have the server's token count.
     """
 
     def __init__(self, tokens_per_word: float) -> None:
@@ -88,12 +90,12 @@ class WordMaker:
 
 
 def words(num_words: int, rng: np.random.Generator) -> str:
-    """Random words of a small vocabulary."""
+    """Returns random words of a small vocabulary."""
     return " ".join(rng.choice(_WORDS, num_words).tolist())
 
 
 def join(first: Content, second: Content) -> Content:
-    """Joins two prompts of the same maker."""
+    """Returns the concatenation of two prompts of the same maker."""
     if isinstance(first, list) and isinstance(second, list):
         return [*first, *second]
     assert isinstance(first, str)
@@ -104,7 +106,9 @@ def join(first: Content, second: Content) -> Content:
 def lengths(
     length: int, range_ratio: float, num: int, rng: np.random.Generator, *, least: int
 ) -> Sequence[int]:
-    """Whole numbers, evenly from `length` * (1 - ratio) to `length` * (1 + ratio)."""
+    """Returns random whole numbers, distributed uniformly from `length` * (1 - ratio) to `length` * (1 + ratio), each
+    at least `least`.
+    """
     low = max(int(np.floor(length * (1 - range_ratio))), least)
     high = max(int(np.ceil(length * (1 + range_ratio))), low)
     drawn: list[int] = rng.integers(low, high, size=num, endpoint=True).tolist()

@@ -1,1 +1,1 @@
-"""Command lines of other engines, translated to ours."""
+"""Translates the command lines of other engines to Weft's."""

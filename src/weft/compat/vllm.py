@@ -1,6 +1,6 @@
-"""The flags of vLLM, and the meaning of each value here: a setting of Weft, no effect, or a refusal.
+"""The flags of vLLM and what Weft does with each value: it sets an option of Weft, has no effect, or is refused.
 
-`vllm_flags.tsv` has one row per flag. `weft serve`, its settings file and `weft.LLM` use this table.
+`vllm_flags.tsv` has one row per flag. `weft serve`, its configuration file and `weft.LLM` use this table.
 """
 
 import csv
@@ -18,7 +18,7 @@ _ANY = "*"
 
 
 class Use(StrEnum):
-    """How Weft treats a flag."""
+    """How Weft treats a flag of vLLM."""
 
     SAME = "same"  # a flag of ours has the name
     TWIN = "twin"  # a flag of ours has another name: the first word of `detail`
@@ -27,7 +27,7 @@ class Use(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kind of value that follows a flag."""
+    """The kind of value that a flag has."""
 
     SWITCH = "switch"
     VALUE = "value"
@@ -43,10 +43,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """A row of the table.
+    """A row of the table of vLLM's flags.
 
-    `detail` has values, or pairs of values, separated by spaces; `*` means any value. After the "=" of a pair comes
-    the value here, or a flag of Weft with that value.
+    `detail` has values, or pairs of values, separated by spaces; `*` means any value. In a pair `THEIRS=OURS`, the
+    value of vLLM comes before the "=", and Weft's value, or Weft's flag with its value, after it.
     """
 
     spellings: tuple[str, ...]
@@ -60,23 +60,23 @@ class VllmFlag:
 
     @property
     def name(self) -> str:
-        """As a field is written."""
+        """The flag's name as a field of the options: without "--", and with underscores."""
         return self.spellings[0].removeprefix("--").replace("-", "_")
 
     @property
     def is_json(self) -> bool:
-        """True if our flag takes a JSON object."""
+        """True if Weft's flag of the same name takes a JSON object."""
         return self.use is Use.SAME and self.detail == ("json",)
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The pairs in `detail`: the text before each "=" to the text after it."""
+        """The pairs in `detail`: vLLM's value to Weft's."""
         return dict(pair.split("=", 1) for pair in self.detail if "=" in pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of Weft. A `note` means that it was given under another name."""
+    """A setting of Weft. `note` is a remark for the log, if vLLM's flag has another name than Weft's."""
 
     name: str
     value: Any
@@ -85,7 +85,7 @@ class Setting:
 
 @cache
 def vllm_flags() -> Mapping[str, VllmFlag]:
-    """All rows, by each of their spellings."""
+    """Returns all rows of the table, by each spelling of their flags."""
     text = (files("weft.compat") / "vllm_flags.tsv").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -106,14 +106,14 @@ def vllm_flags() -> Mapping[str, VllmFlag]:
 
 
 def find_flag(name: str) -> VllmFlag | None:
-    """By the name of a field or of a key in a file."""
+    """Returns the flag with the name of a field, or of a key in a configuration file; None if vLLM has no such flag."""
     return vllm_flags().get("--" + name.replace("_", "-"))
 
 
 def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
-    """The setting that `value` means; None if it has no effect.
+    """Returns the setting of Weft for a value of a vLLM flag; None if the value has no effect.
 
-    `shown` is the caller's spelling, for a `ConfigError` with the reason of a refusal.
+    Raises a `ConfigError` with the reason if Weft refuses the value; `shown` is the flag as the user wrote it.
     """
     other = flag.pairs.get(_text(value), "")
     if other.startswith("--"):  # the value has a flag of its own
@@ -125,7 +125,7 @@ def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
         case Use.TWIN:
             ours = flag.detail[0]
             value = flag.pairs.get(_text(value), value)
-            note = f"{shown} is --{ours} {_text(value)} here: {_lower(flag.why)}"
+            note = f"{shown} is translated to --{ours} {_text(value)}: {_lower(flag.why)}"
             return Setting(ours.replace("-", "_"), value, note)
         case Use.NEUTRAL:
             _check_neutral(flag, value, shown)
@@ -163,7 +163,7 @@ def _refusal(flag: VllmFlag, shown: str) -> ConfigError:
 
 
 def json_value(text: str) -> Any:
-    """Parses JSON; returns the text itself if it is not JSON."""
+    """Parses JSON; returns the text itself if it is not valid JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -171,7 +171,7 @@ def json_value(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value in the spelling of the table."""
+    """Returns a value in the spelling that the table uses."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):

@@ -1,1 +1,3 @@
-"""HTTP/1.1 below servers and clients: connections of clients, TLS of both. `weft.wire` is the same for gRPC."""
+"""HTTP/1.1 code that servers and clients share: connections of clients, and TLS of both. `weft.wire` has the same for
+gRPC.
+"""

@@ -1,7 +1,7 @@
-"""Connections of a client: requests one after another, and responses that are read within limits.
+"""HTTP client connections: requests one after another, and responses with size limits.
 
 The picker polls a hundred servers every 50 ms, and a benchmark holds a thousand streams whose TTFT must not include the
-client: a response takes a tenth of the processor time that httpx2 takes (docs/decisions/0083).
+time of the client. A response takes a tenth of the processor time that httpx2 takes (docs/decisions/0083).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _LENGTHS: Final = {b"content-length", b"transfer-encoding"}
 
 
 class BadResponse(Exception):
-    """The server's bytes are no HTTP response, or exceed a limit."""
+    """Error: the server's bytes are not an HTTP response, or exceed a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Limits:
 
 
 class Response:
-    """A response: its status and headers, then its body. The parser calls its `on_` methods."""
+    """A response: its status and headers, then its body. The HTTP parser calls the `on_` methods."""
 
     def __init__(self, limits: Limits, wait: Callable[[], Awaitable[None]]) -> None:
         self.headers: dict[bytes, bytes] = {}
@@ -52,7 +52,7 @@ class Response:
         return status
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yields the body as it comes; raises `OSError` or `BadResponse`."""
+        """Yields the pieces of the body as they arrive. Raises `OSError` or `BadResponse`."""
         while self.unread or not self.is_complete:
             if self.unread:
                 yield self.unread.pop(0)
@@ -60,7 +60,7 @@ class Response:
                 await self._wait()
 
     async def read(self) -> bytes:
-        """Returns the whole body; other work goes on while a large one comes."""
+        """Returns the whole body. Other tasks run while a large body arrives. Raises `OSError` or `BadResponse`."""
         turns = Turns()
         body: list[bytes] = []
         while not self.is_complete:
@@ -71,7 +71,7 @@ class Response:
         return b"".join(body + self.unread)
 
     def feed(self, data: memoryview) -> None:
-        """Take in what came; raises `BadResponse`."""
+        """Parses received bytes. Raises `BadResponse`."""
         self._num_head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -84,17 +84,21 @@ class Response:
             raise BadResponse("not an HTTP answer: the body is too long")
 
     def end(self) -> None:
-        """The connection is closed, which may be the end of the body; raises `ConnectionError` if it is not."""
+        """Handles the closing of the connection, which ends a body of unknown length. Raises `ConnectionError` if the
+        response is incomplete.
+        """
         if not self.is_complete and (not self.has_head or self.headers.keys() & _LENGTHS):
             raise ConnectionError("the server closed the connection before the end of its answer")
         self.is_complete, self.can_follow = True, False
 
     def on_message_begin(self) -> None:
-        """Begin; a second response must not be taken for that of the next request."""
+        """Prevents the reuse of the connection until the response is complete: a second response must not be taken for
+        the response to the next request.
+        """
         self.can_follow = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers are dropped."""
+        """Stores a header. Trailers are dropped."""
         if not self.has_head:
             self.headers[name.lower()] = value
 
@@ -109,7 +113,7 @@ class Response:
             self.unread.append(piece)
 
     def on_message_complete(self) -> None:
-        """Only here does the parser know whether the connection stays open."""
+        """Marks the response as complete. Only now does the parser know whether the connection stays open."""
         self.can_follow = not self.is_complete and self._parser.should_keep_alive()
         self.is_complete = True
 
@@ -130,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
     async def open(
         cls, host: str, port: int, tls: ssl.SSLContext | None, name: str | None = None
     ) -> Self:
-        """Connect. `name` is in the server's certificate where `host` is an address."""
+        """Connects to the server. `name` is the host name in the server's certificate, if `host` is an IP address."""
         expected = None if tls is None else name or host
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
@@ -139,7 +143,9 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     async def send(self, request: bytes, limits: Limits) -> Response:
-        """Returns the response when its head is there; raises `OSError` or `BadResponse`."""
+        """Sends a request; returns the response as soon as its headers have arrived. Raises `OSError` or
+        `BadResponse`.
+        """
         self._response = response = Response(limits, self._wait)
         self._transport.write(request)
         while not response.has_head:
@@ -150,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     async def _wait(self) -> None:
-        """Returns when something came."""
+        """Waits until new bytes have arrived. Raises the error of a broken connection."""
         if self._failure is not None:
             raise self._failure
         if self.is_paused:
@@ -177,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Feed the response; bytes that nobody waits for end the connection."""
+        """Passes received bytes to the response. Bytes that belong to no response close the connection."""
         response = self._response
         if response is None or response.is_complete:
             self.is_open = False
@@ -195,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of a body without a length, or a failure."""
+        """Ends the response: a body without a length is complete, any other incomplete response fails."""
         self.is_open = False
         failure = exc or ConnectionError("the server closed the connection")
         if self._response is not None and exc is None:

@@ -1,4 +1,4 @@
-"""TLS of HTTP servers and clients."""
+"""TLS contexts of HTTP servers and clients."""
 
 import ssl
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from weft.core.errors import ConfigError
 
 
 def client_tls(ca_file: str | None = None, *, is_insecure: bool = False) -> ssl.SSLContext:
-    """Returns the context of a client, which checks the server's certificate if secure; raises `OSError`."""
+    """Returns the TLS context of a client, which verifies the server's certificate unless `is_insecure`. Raises
+    `OSError`.
+    """
     context = ssl.create_default_context(cafile=ca_file)
     if is_insecure:
         context.check_hostname = False
@@ -19,8 +21,8 @@ def client_tls(ca_file: str | None = None, *, is_insecure: bool = False) -> ssl.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Files and rules of a server's TLS. `client_certificates` is None, 0 (none), 1 (checked if the client presents
-    one) or 2 (required); None is 2 with `client_ca` and 0 without.
+    """Returns the TLS context of the certificate files; None without files. Raises a `ConfigError` that names the
+    flag.
     """
 
     cert: Path | None = None

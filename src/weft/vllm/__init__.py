@@ -1,1 +1,3 @@
-"""vLLM's engine behind `EngineClient`: `weft serve --engine vllm`. `engine.py` alone imports vLLM."""
+"""vLLM's engine as an `EngineClient`, for `weft serve --engine vllm`. Only `engine.py` and `speech_model.py` import
+vLLM.
+"""

@@ -1,6 +1,6 @@
-"""`VllmClient`: an `EngineClient` over vLLM's `AsyncLLM`, whose engines are processes of their own.
+"""`VllmClient`: an `EngineClient` over vLLM's `AsyncLLM`, whose engines run in processes of their own.
 
-Prompts are prepared, and texts made, as for an engine of ours; between the two are token ids.
+Prompts are prepared, and texts are made, as with Weft's engine; vLLM's engine gets and returns token ids.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ _IDLE_S = 1.0  # time without a report from the engine, after which a health che
 
 
 class VllmClient(EngineClient):
-    """An `EngineClient` over vLLM. Created in a running event loop, from an `AsyncLLM` whose `stat_loggers` report to
-    `meters`.
+    """An `EngineClient` over vLLM. It is created in a running event loop, from an `AsyncLLM` whose `stat_loggers`
+    report to `meters`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class VllmClient(EngineClient):
             check_params(params)
             if (speech := self.model_config.speech) is not None and speech.is_only:
                 raise Unsupported(
-                    "generate is not supported by this model: it makes text of speech"
+                    "generate is not supported by this model: it only transcribes speech"
                 )
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
@@ -150,7 +150,7 @@ class VllmClient(EngineClient):
             raise
 
     async def _release_remote(self, params: AnyParams, options: RequestOptions) -> None:
-        """Releases a remote prompt of a request that vLLM will not get."""
+        """Releases the prompt that another engine has computed for a request, if the request does not reach vLLM."""
         extra_args = params.extra_args if isinstance(params, SamplingParams) else None
         given = extra_args.get(KEY) if isinstance(extra_args, dict) else None
         if self.info.limits.kv_role is not None and isinstance(given, dict) and given:
@@ -200,7 +200,7 @@ class VllmClient(EngineClient):
                     yield clip.cleaned(output)
 
     async def _prompt(self, request: Request) -> Any:
-        """Returns the prompt, which all answers share."""
+        """Returns the prompt in vLLM's form, which all answers of the request share."""
         if request.media is None or self._media is None:
             return to_prompt(request)
         if request.media.tensors:
@@ -212,7 +212,7 @@ class VllmClient(EngineClient):
     async def _answer(
         self, request: Request, prompt: Any, index: int, stream: RequestStream, ended: bool | None
     ) -> AsyncGenerator[None, None]:
-        """Runs one of the answers, and yields whenever the stream has more of it."""
+        """Runs one answer of a request, and yields whenever the stream has new output of it."""
         constraint = to_constraint(request.params.structured_outputs)
         with translated(next(iter(constraint), None) if constraint else None):
             outputs = self._llm.generate(
@@ -250,7 +250,7 @@ class VllmClient(EngineClient):
 
     @contextmanager
     def _following(self, request: Request) -> Iterator[None]:
-        """Registers a request while it is open."""
+        """Registers a request for as long as the `with` block runs."""
         self._check_alive()
         self._open[request.engine_id] = request
         self._idle.clear()
@@ -279,7 +279,7 @@ class VllmClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """An engine that was shut down is not in error."""
+        """True if the engine is dead. An engine that was shut down is not in error."""
         return self._closing is None and bool(self._llm.errored)
 
     @property
@@ -295,7 +295,7 @@ class VllmClient(EngineClient):
         return self._controls.loras
 
     async def check_health(self) -> None:
-        """Raises if vLLM's engine is dead. vLLM reports a death but not a hang, so the engine is pinged too."""
+        """Raises an error if vLLM's engine is dead or hangs. vLLM reports only deaths, so the engine is also pinged."""
         if self._closing is not None:
             return
         self._check_alive()
@@ -389,7 +389,7 @@ class VllmClient(EngineClient):
             self._events.close()
 
     async def _watch(self) -> None:
-        """Waits until vLLM's own reader of its engine has ended: the engine is dead, or was shut down."""
+        """Waits until vLLM's task that reads the engine's outputs has ended: the engine is dead or shut down."""
         await asyncio.wait({self._llm.output_handler})
         if self._closing is None and self._events is not None:
             self._events.feed.close(EngineDead())
@@ -405,8 +405,8 @@ _SHUTDOWN_S = 5.0  # time for vLLM's processes to exit by themselves
 
 
 def _failure(request: Request, stream: RequestStream) -> WeftError:
-    """The error of an answer that vLLM aborted. For a grammar that cannot be satisfied, vLLM reports no reason after
-    the first token.
+    """Returns the error of an answer that vLLM aborted. For a grammar that cannot be satisfied, vLLM reports no reason
+    after the first token.
     """
     assert stream.error is not None
     constraint = to_constraint(request.params.structured_outputs)

@@ -1,4 +1,4 @@
-"""`VllmControls`: an operator's calls, passed to vLLM's engine, with its refusals converted to errors."""
+"""`VllmControls`: passes an operator's calls to vLLM's engine, and converts its refusals to Weft's errors."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ MAX_ADAPTERS = 1024  # whether loaded or not
 
 
 def _passed_on(method: str) -> Any:
-    """Returns a method that passes its arguments to vLLM as they are."""
+    """Returns a method that passes its arguments to vLLM unchanged."""
     answer = CALLS[method].answer
     convert = (lambda found: None) if answer is None else get_origin(answer) or answer
 
@@ -41,8 +41,8 @@ def _passed_on(method: str) -> Any:
 
 
 class VllmControls(OperatorCalls):
-    """Controls of the engine `llm`. `use_ranks` is told a new number of ranks; `check_alive` raises if the engine is
-    not running.
+    """Operator calls of the engine `llm`. `use_ranks` is called with a new number of ranks; `check_alive` raises an
+    error if the engine is not running.
     """
 
     def __init__(
@@ -131,7 +131,9 @@ class VllmControls(OperatorCalls):
     ) -> list[Any]:
         """Calls a public method of vLLM's workers, with its arguments."""
         if not method.isidentifier() or method.startswith("_"):
-            raise BadRequest("method", f"method must be one of vLLM's worker, got {method[:80]!a}")
+            raise BadRequest(
+                "method", f"method must be a method of vLLM's worker, got {method[:80]!a}"
+            )
         with self._calling("method"):
             given = tuple(args), dict(kwargs or {})
             return list(await self._llm.collective_rpc(method, timeout, *given))
@@ -139,7 +141,7 @@ class VllmControls(OperatorCalls):
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """Changes the number of ranks. vLLM decides whether requests of leaving ranks are finished first."""
+        """Changes the number of ranks. vLLM decides whether the requests of leaving ranks are finished first."""
         if not self._is_elastic:
             refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_ELASTIC_RANKS)
@@ -197,7 +199,7 @@ class VllmControls(OperatorCalls):
             if other.lora_int_id == lora_request.lora_int_id and other.lora_name != name:
                 raise BadRequest(
                     "lora_int_id",
-                    f"lora_int_id {other.lora_int_id} is that of the adapter {other.lora_name!a}",
+                    f"lora_int_id {other.lora_int_id} is already used by the adapter {other.lora_name!a}",
                 )
         if name not in self.loras and len(self.loras) >= MAX_ADAPTERS:
             raise BadRequest("lora_name", f"at most {MAX_ADAPTERS} adapters may be named")
@@ -214,7 +216,7 @@ class VllmControls(OperatorCalls):
         return is_done or was_known
 
     def check_lora(self, request: LoRARequest | None) -> None:
-        """Accepts only adapters that an operator has loaded: a request must not name a directory."""
+        """Raises an error for an adapter that no operator has loaded: a request must not name a directory."""
         if request is not None and self.loras.get(request.lora_name) != request:
             raise NotFound(f"lora_name {request.lora_name!a} is not loaded", "lora_name")
 

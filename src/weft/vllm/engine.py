@@ -1,4 +1,6 @@
-"""The only module that imports vLLM: starts its engine, and converts values to vLLM's."""
+"""Starts vLLM's engine, and converts values to vLLM's types. Besides `speech_model.py`, the only module that imports
+vLLM.
+"""
 
 import asyncio
 import dataclasses
@@ -37,19 +39,19 @@ _VARIABLES = {
 
 
 class VllmSeries:
-    """A collector of vLLM's metric series, from the registry that its loggers fill."""
+    """Prometheus collector of vLLM's metric series, from the registry that vLLM's loggers fill."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yields vLLM's series; those of the process are collected elsewhere."""
+        """Yields vLLM's series. Series about the process are left out, because Weft collects these."""
         return (family for family in REGISTRY.collect() if family.name.startswith(_SERIES))
 
     def describe(self) -> Iterator[Metric]:
-        """Claims no names, because vLLM's series do not exist before its engine does."""
+        """Returns no series names, because vLLM's series do not exist before its engine."""
         return iter(())
 
 
 def import_vllm() -> Any:
-    """Imports vLLM; raises `ConfigError` if it is missing, or another release."""
+    """Imports and returns vLLM. Raises `ConfigError` if it is missing or of another release."""
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
@@ -66,7 +68,7 @@ def import_vllm() -> Any:
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """The given flags of vLLM's command line, read by its own parser."""
+    """Returns the flags of vLLM in `words`, read by vLLM's own parser."""
     given = _parse(words)
     if _MERGED in given:
         chosen, usual = given[_MERGED], type(given[_MERGED])()
@@ -100,9 +102,9 @@ def _parse(words: Sequence[str]) -> dict[str, Any]:
 
 
 def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) -> tuple[Any, str]:
-    """An `AsyncLLM` whose weights are loaded, and vLLM's version. `ConfigError` if vLLM refuses.
+    """Loads the weights; returns the `AsyncLLM` and vLLM's version. Raises `ConfigError` if vLLM refuses the settings.
 
-    `record` gets the statistics of each step: the rank, those of its scheduler, those of its requests.
+    `record` gets the statistics of each step: the rank's number, its scheduler statistics, and its request statistics.
     """
     version = import_vllm().__version__
     arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
@@ -122,15 +124,14 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         is_ours = True
 
         def __init__(self, **_of_vllm: Any) -> None:
-            """Accepts vLLM's arguments, and uses none of them."""
+            """Ignores the arguments that vLLM passes."""
 
         def record(
             self, scheduler_stats: Any, iteration_stats: Any, *, engine_idx: int, **_others: Any
         ) -> None:
             record(engine_idx, scheduler_stats, iteration_stats)
 
-        def log_engine_initialized(self) -> None:
-            """Does nothing."""
+        def log_engine_initialized(self) -> None: ...
 
     engine = import_module("vllm.v1.engine.async_llm").AsyncLLM
     try:
@@ -148,7 +149,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
 
 
 async def scale(llm: Any, size: int, drain_timeout: int) -> None:
-    """Changes the number of ranks, and keeps the statistics of each step."""
+    """Changes the number of ranks, and keeps the recorder of step statistics."""
     former = llm.logger_manager
     await llm.scale_elastic_ep(size, drain_timeout)
     # With more ranks, vLLM replaces the logger manager by one with its own loggers only.
@@ -158,18 +159,18 @@ async def scale(llm: Any, size: int, drain_timeout: int) -> None:
 
 
 def media_limits(llm: Any) -> Mapping[str, int]:
-    """Maximum number of items per prompt and modality; empty for text-only models."""
+    """Returns the maximum number of items of each modality in a prompt; empty for text-only models."""
     processor = llm.renderer.mm_processor
     return {} if processor is None else processor.info.allowed_mm_limits
 
 
 def max_pixels() -> int | None:
-    """Maximum number of pixels of a picture, if the operator has set one."""
+    """Returns the maximum number of pixels of an image; None if the operator has not set one."""
     return import_module("vllm.envs").VLLM_MAX_IMAGE_PIXELS or None
 
 
 def io_kwargs(model_config: Any) -> dict[str, dict[str, Any]]:
-    """Decoding arguments per modality: the operator's, and those that the model's processor needs."""
+    """Returns the decoding arguments of each modality: the operator's, and those that the model's processor needs."""
     there = import_module("vllm.transformers_utils.processor")
     name = there.get_video_processor_cls_name(model_config)
     video = import_module("vllm.multimodal.video").get_video_loader_backend_for_processor(name)
@@ -185,9 +186,10 @@ def decode(
     kwargs: Mapping[str, Any],
     on_frames: Callable[[int, int, int], None],
 ) -> Any:
-    """A file as vLLM's processors take it: slow.
+    """Decodes a media file to the form that vLLM's processors expect. Slow, so it runs on a thread.
 
-    Of a video `on_frames` is told before it is decoded: how many frames of it are taken, their width and height.
+    Before a video is decoded, `on_frames` is called with the number of frames that will be used, their width and their
+    height.
     """
     there = import_module("vllm.multimodal.media")
     match modality:
@@ -196,7 +198,9 @@ def decode(
         case "audio":
             reader = there.AudioMediaIO(**kwargs)
             if len(data) > (most := reader.get_max_bytes()):
-                raise BadRequest("audio", f"audio: at most {most} bytes are taken, got {len(data)}")
+                raise BadRequest(
+                    "audio", f"audio: at most {most} bytes are allowed, got {len(data)}"
+                )
             return reader.load_bytes(data)
         case _:
             video = there.VideoMediaIO(there.ImageMediaIO(), **kwargs)
@@ -208,7 +212,7 @@ def decode(
 
 
 def _frame_size(data: bytes) -> tuple[int, int]:
-    """Width and height from a video's header, independent of the reader of its frames."""
+    """Returns the width and the height in a video's header, independent of the decoder of the frames."""
     file = import_module("vllm.multimodal.video_decoders.opencv").OpenCVVideoBackendMixin
     opencv, opened = import_module("cv2"), file.open_video_capture(data)
     # Closed when the object is collected: releasing a reader of a Python object crashes the process.
@@ -217,7 +221,7 @@ def _frame_size(data: bytes) -> tuple[int, int]:
 
 
 def _reporting(loader: Any, on_chosen: Callable[[int], None]) -> Any:
-    """Wraps a loader of videos so that it reports how many frames it decodes."""
+    """Returns a video loader that calls `on_chosen` with the number of frames before it decodes them."""
     name = "compute_frames_index_to_sample"
     base = getattr(loader, name).__func__
 
@@ -230,7 +234,9 @@ def _reporting(loader: Any, on_chosen: Callable[[int], None]) -> Any:
 
 
 async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
-    """Runs the model's processor on a prompt with media, on a separate thread: each placeholder becomes many tokens."""
+    """Runs the model's processor on a prompt with media, on a separate thread. Each placeholder in the prompt becomes
+    as many tokens as its item has.
+    """
     texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
     given = {name: text for name, text in texts.items() if text is not None}
     prompt = {"prompt_token_ids": request.prompt_token_ids, **given, **media}
@@ -239,7 +245,9 @@ async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
 
 
 async def item_form(llm: Any, modality: Modality) -> ItemForm:
-    """Form of processed items, from a large and a small one; takes as long as the processor does."""
+    """Returns the shared properties of processed items, from a large and a small item. Takes as long as the model's
+    processor.
+    """
     options = import_module("vllm.config.multimodal")
     small = {
         "image": options.ImageDummyOptions(width=28, height=28),
@@ -271,7 +279,7 @@ async def item_form(llm: Any, modality: Modality) -> ItemForm:
 
 
 def to_multi_modal_input(llm: Any, request: Request, forms: Mapping[Modality, ItemForm]) -> Any:
-    """A prompt whose media are tensors, which bypass the processor. Slow."""
+    """Returns vLLM's input for a prompt whose media are tensors; they bypass the model's processor. Slow."""
     assert request.media is not None
     there = import_module("vllm.multimodal.inputs")
     ids = import_module("torch").tensor(request.prompt_token_ids)
@@ -302,7 +310,9 @@ def to_multi_modal_input(llm: Any, request: Request, forms: Mapping[Modality, It
 
 
 def _to_torch(tensor: Tensor, made_dtype: str | None, model_dtype: Any) -> Any:
-    """Converts a tensor: floats to the model's type, integers to the processor's."""
+    """Converts a tensor to torch: floats to the model's dtype, integers to the dtype that the model's processor
+    makes.
+    """
     torch = import_module("torch")
     numbers = torch.frombuffer(bytearray(tensor.data), dtype=getattr(torch, tensor.dtype))
     numbers = numbers.reshape(tensor.shape)
@@ -313,7 +323,7 @@ def _to_torch(tensor: Tensor, made_dtype: str | None, model_dtype: Any) -> Any:
 
 
 def _to_field(name: str, given: MediaTensors, tensors: Mapping[str, Any]) -> Any:
-    """Describes how a tensor is divided into items."""
+    """Returns vLLM's description of how a tensor is divided into items."""
     kind, sizes = layout(name, given)
     make = getattr(import_module("vllm.multimodal.inputs").MultiModalFieldConfig, kind)
     known = {
@@ -343,13 +353,13 @@ def _to_item(item: Mapping[str, Any], place: Any) -> Item:
 
 
 def to_prompt(request: Request) -> Any:
-    """With a type, so that vLLM's renderer and tokenizer are not asked."""
+    """Returns the prompt with its type, so that vLLM calls neither its renderer nor its tokenizer."""
     inputs = import_module("vllm.inputs.engine").tokens_input
     return inputs(request.prompt_token_ids, prompt=request.prompt, cache_salt=request.cache_salt)
 
 
 def to_sampling_params(arguments: Mapping[str, Any]) -> Any:
-    """vLLM's parameters; raises an error for values that exclude each other."""
+    """Returns vLLM's `SamplingParams`. Raises an error for values that exclude each other."""
     there = import_module("vllm.sampling_params")
     values = dict(arguments)
     for name, kind in (
@@ -361,12 +371,12 @@ def to_sampling_params(arguments: Mapping[str, Any]) -> Any:
 
 
 def to_pooling_params(arguments: Mapping[str, Any]) -> Any:
-    """vLLM's parameters of pooling."""
+    """Returns vLLM's `PoolingParams`."""
     return import_module("vllm.pooling_params").PoolingParams(**arguments)
 
 
 def to_lora(request: LoRARequest | None) -> Any:
-    """vLLM's request of the same name."""
+    """Returns vLLM's `LoRARequest`."""
     if request is None:
         return None
     return import_module("vllm.lora.request").LoRARequest(
@@ -379,7 +389,7 @@ def to_lora(request: LoRARequest | None) -> Any:
 
 
 def to_weight_transfer(request: WeightTransferInitRequest | WeightTransferUpdateRequest) -> Any:
-    """vLLM's request of the same name."""
+    """Returns vLLM's request for a weight transfer, with the fields of Weft's."""
     there = import_module("vllm.distributed.weight_transfer.base")
     if isinstance(request, WeightTransferInitRequest):
         return there.WeightTransferInitRequest(init_info=dict(request.init_info))

@@ -1,5 +1,5 @@
-"""`EngineGuard`: ends vLLM's engine processes if this process dies. A killed process cannot do that, and the engines
-would keep their memory.
+"""`EngineGuard`: ends vLLM's engine processes if this process is killed: otherwise they would run on and keep their
+memory.
 """
 
 import subprocess
@@ -13,7 +13,9 @@ _ENGINE = "EngineCore"  # in the names of vLLM's engine processes; their workers
 
 
 class EngineGuard:
-    """A shell process that waits, until `close`, to end the engines with these process ids."""
+    """A shell process that kills the engine processes with these ids when this process ends. `close` stops it without
+    killing.
+    """
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._shell = None
@@ -27,7 +29,9 @@ class EngineGuard:
             )
 
     def close(self) -> None:
-        """Stops guarding: the engines have ended, and their ids may be reused. Idempotent."""
+        """Stops the shell process: the engines have ended, and other processes may get their ids. May be called more
+        than once.
+        """
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.kill()
@@ -35,6 +39,6 @@ class EngineGuard:
 
 
 def guard_engines() -> EngineGuard:
-    """Guards all engines that this process has started; some are its grandchildren."""
+    """Starts a guard of all engine processes that this process has started; some are its grandchildren."""
     found = psutil.Process().children(recursive=True)
     return EngineGuard([process.pid for process in found if _ENGINE in process.name()])

@@ -1,4 +1,4 @@
-"""`KvEventReader`: changes of vLLM's prefix caches, from the ZeroMQ sockets of its ranks to one feed."""
+"""`KvEventReader`: receives the prefix-cache events of vLLM's ranks over ZeroMQ, and publishes them in one feed."""
 
 import logging
 from collections.abc import Sequence
@@ -58,10 +58,12 @@ _decoder = msgspec.msgpack.Decoder(_Batch)
 
 
 class KvEventReader:
-    """Made before vLLM is, whose publishers connect to it: no port is open to others.
+    """Subscriber of the cache events of all ranks. It exists before vLLM's engine, whose publishers connect to it on
+    loopback; so vLLM opens no port for its events.
 
-    Batches of all ranks are numbered anew in one feed. Where some of a rank are missing, it holds nothing from there
-    on: holding too little costs a cache miss, holding what was dropped misleads whoever routes by it.
+    The feed numbers the batches of all ranks anew. If batches of a rank are missing, the feed says that the rank's
+    cache is empty: a block that is wrongly missing costs a cache miss, but a block that no longer exists would mislead
+    routers.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -77,28 +79,28 @@ class KvEventReader:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Settings for vLLM's publisher; rank r publishes on the port r above the base."""
+        """Settings for vLLM's event publisher. Rank r publishes to the port of the endpoint plus r."""
         endpoint = f"{_LOOPBACK}:{self._port}"
         return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint}
 
     async def run(self) -> None:
-        """Publishes incoming events until cancelled."""
+        """Receives events and publishes them until the task is cancelled."""
         while True:
             self._take(await self._socket.recv_multipart())
 
     def _take(self, frames: Sequence[bytes]) -> None:
-        """Reads a message: topic, number and batch. An unreadable batch counts as missing."""
+        """Handles a message of topic, sequence number and batch. A batch that cannot be read counts as missing."""
         try:
             _topic, number, payload = frames
             batch = _decoder.decode(payload)
         except ValueError as error:  # includes msgspec's exceptions
-            log.warning("an event of the prefix cache could not be read: %s", error)
+            log.warning("a prefix-cache event could not be read:  %s", error)
             return
         rank, sequence = batch.data_parallel_rank or 0, int.from_bytes(number, "big")
         events = [value for event in batch.events if (value := to_event(event)) is not None]
         if self._last.get(rank, sequence - 1) != sequence - 1:
             log.warning(
-                "events of rank %d's prefix cache are missing; it is taken to be empty", rank
+                "prefix-cache events of rank %d are missing; its prefix cache counts as empty", rank
             )
             events.insert(0, AllBlocksCleared())
         self._last[rank] = sequence
@@ -114,12 +116,14 @@ class KvEventReader:
             self._num_published += 1
 
     def close(self) -> None:
-        """Leave the sockets. Idempotent."""
+        """Closes the sockets. May be called more than once."""
         self._context.destroy(linger=0)
 
 
 def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
-    """Converts an event; None for events of other block groups, or of other media than the pool."""
+    """Converts an event of vLLM. Returns None for an event about another block group, or about another medium than the
+    KV pool.
+    """
     if isinstance(event, _Cleared):
         return AllBlocksCleared()
     if event.medium not in (None, Medium.POOL) or event.group_idx not in (None, 0):
@@ -141,14 +145,16 @@ def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
 
 
 def _salt(event: _Stored) -> str | None:
-    """The text among the first block's extra keys that is not the adapter's name; keys of media are pairs."""
+    """Returns the cache salt: the string among the first block's extra keys that is not the adapter's name. Extra keys
+    of media are pairs.
+    """
     keys = (event.extra_keys or [None])[0] or []
     texts = [key for key in keys if isinstance(key, str) and key != event.lora_name]
     return texts[0] if texts else None
 
 
 def _media(keys: list[Any] | None) -> list[tuple[str, int]]:
-    """The pairs among a block's extra keys: hash and start of an item."""
+    """Returns the media items in a block's extra keys: each is a pair of the item's hash and its start position."""
     return [(str(key[0]), int(key[1])) for key in keys or () if isinstance(key, list | tuple)]
 
 
@@ -159,7 +165,7 @@ def _to_bytes(block_hash: int | bytes) -> bytes:
 
 
 def _bind(socket: "zmq.asyncio.Socket", num_ranks: int) -> int:
-    """Binds consecutive free ports; returns the first one."""
+    """Binds the socket to as many consecutive free ports as there are ranks; returns the first port."""
     for _ in range(_MAX_TRIES):
         first: int = socket.bind_to_random_port(_LOOPBACK)
         bound = [first]
@@ -172,4 +178,4 @@ def _bind(socket: "zmq.asyncio.Socket", num_ranks: int) -> int:
                 socket.unbind(f"{_LOOPBACK}:{port}")
         else:
             return first
-    raise ConfigError(f"no {num_ranks} free ports in a row for events of the prefix cache")
+    raise ConfigError(f"cannot find {num_ranks} consecutive free ports for prefix-cache events")

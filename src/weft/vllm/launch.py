@@ -1,4 +1,6 @@
-"""Starts vLLM's engine from settings, and creates its client: loaded on a thread, used on the event loop."""
+"""Starts vLLM's engine with the converted settings and creates its client. The engine is loaded on a thread and used on
+the event loop.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from weft.vllm.speech_model import SpeechModel
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """An engine whose weights are loaded; `connect` is called once."""
+    """An engine of vLLM whose weights are loaded. `connect` is called once."""
 
     llm: Any
     config: EngineConfig
@@ -30,7 +32,7 @@ class Launched:
     version: str
 
     async def connect(self, tokenizer: Tokenizer) -> VllmClient:
-        """Creates the client, in a running event loop."""
+        """Creates the client of the engine; called in a running event loop."""
         with translated():
             tasks = await self.llm.get_supported_tasks()
         config = with_pooler(self.config, self.llm.model_config, tasks)
@@ -42,7 +44,7 @@ class Launched:
 
 
 def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
-    """Loads the weights, for minutes, on a thread. Raises `ConfigError` with vLLM's reason."""
+    """Loads the weights, which takes minutes; runs on a thread. Raises `ConfigError` with vLLM's reason."""
     # Checked before vLLM starts, which takes minutes.
     MediaSources.of(settings.get("allowed_media_domains"), settings.get("allowed_local_media_path"))
     num_ranks = settings.get("data_parallel_size", 1)

@@ -1,4 +1,4 @@
-"""`LoadMeter`: converts vLLM's report after each step to the load of a rank."""
+"""`LoadMeter`: computes the load of a rank from vLLM's statistics of each step."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ _WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers
 
 
 class LoadMeter:
-    """Load of one rank. `record` has the arguments of vLLM's stat loggers; `clock` is monotonic, in seconds."""
+    """Load of one rank. `record` has the arguments of vLLM's stat loggers. `clock` is monotonic, in seconds."""
 
     def __init__(self, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.last_report_at = clock()
@@ -31,7 +31,7 @@ class LoadMeter:
         self._num_accepted = 0
 
     def record(self, scheduler: Any, iteration: Any) -> None:
-        """Stores `SchedulerStats` and `IterationStats`, either of which may be None."""
+        """Stores vLLM's `SchedulerStats` and `IterationStats` of a step; either may be None."""
         self.last_report_at = self._clock()
         if iteration is not None:
             self._recent.append((self.last_report_at, iteration.num_generation_tokens))
@@ -57,7 +57,9 @@ class LoadMeter:
     def read(
         self, config: EngineConfig, *, is_idle: bool, num_loras: int, num_waiting_tokens: int
     ) -> EngineLoad:
-        """The present load. An engine without requests reports nothing, so its last report no longer counts."""
+        """Returns the present load. An engine without requests makes no reports, so its last report no longer
+        counts.
+        """
         self._forget_old()
         cache, loras = config.cache_config, config.lora_config
         num_held = 0 if is_idle else round(self._usage * cache.num_blocks)

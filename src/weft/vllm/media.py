@@ -1,5 +1,5 @@
-"""Converts media of a request for vLLM, on threads: files are fetched, checked and decoded for its processor; tensors
-are checked for its engine.
+"""Reads a request's media for vLLM, on threads: fetches, checks and decodes files for vLLM's processor; checks tensors
+for vLLM's engine.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _MAX_DECODED_AT_ONCE = 4  # maximum number of prompts whose media are decoded at
 
 
 class MediaReader:
-    """Reads media for one model; `kwargs` are vLLM's decoding arguments per modality."""
+    """Reader of media files for one model. `kwargs` are vLLM's decoding arguments of each modality."""
 
     def __init__(self, sources: MediaSources, kwargs: Mapping[str, Mapping[str, Any]]) -> None:
         self._limits = sources.limits
@@ -37,7 +37,7 @@ class MediaReader:
 
     @classmethod
     def of(cls, model_config: Any) -> Self:
-        """Creates a reader from vLLM's configuration of the model; raises `ConfigError` for invalid media sources."""
+        """Creates a reader from vLLM's configuration of the model. Raises `ConfigError` for invalid media sources."""
         most = max_pixels()
         limits = MediaLimits() if most is None else MediaLimits(max_pixels=most)
         domains, directory = (
@@ -47,14 +47,14 @@ class MediaReader:
         return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
 
     async def read(self, media: Media) -> dict[str, Any]:
-        """Returns the media of a vLLM prompt, without their encoded bytes."""
+        """Returns the decoded media of a prompt in vLLM's form."""
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             async with self._threads:
                 return await asyncio.to_thread(self._decode, fetched)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         await self._fetcher.aclose()
 
     def _decode(self, media: Media) -> dict[str, Any]:
@@ -71,25 +71,25 @@ class MediaReader:
 
 
 class FramePixels:
-    """Pixels of the frames of a prompt's videos, counted before each video is decoded."""
+    """Sum of the pixels of all frames in a prompt's videos, counted before each video is decoded."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._num_pixels = 0
 
     def take(self, num_frames: int, width: int, height: int) -> None:
-        """Counts the frames of one video; raises `BadRequest` if they are too many."""
+        """Adds the frames of a video. Raises `BadRequest` if the sum exceeds the limit."""
         self._num_pixels += num_frames * width * height
         if self._num_pixels > self._most:
             raise BadRequest(
                 "video",
-                f"video: the frames of a prompt's videos may have {self._most} pixels together (4 times "
-                f"VLLM_MAX_IMAGE_PIXELS), and of one {num_frames} of {width} x {height} would be taken",
+                f"video: all frames of a prompt's videos together may have at most {self._most} pixels (4 times "
+                f"VLLM_MAX_IMAGE_PIXELS); this video adds {num_frames} frames of {width} x {height} pixels",
             )
 
 
 class TensorReader:
-    """Reads media tensors for an `AsyncLLM`."""
+    """Reader of media tensors for an `AsyncLLM`."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -98,7 +98,7 @@ class TensorReader:
         self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
 
     async def read(self, request: Request) -> Any:
-        """vLLM's prompt; `BadRequest` for tensors that the model's processor would not have made."""
+        """Returns vLLM's prompt. Raises `BadRequest` for tensors that the model's processor would not have made."""
         assert request.media is not None
         with translated(TENSORS):
             for given in request.media.tensors:
@@ -116,8 +116,8 @@ class TensorReader:
 
 
 def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:
-    """Media by modality, in vLLM's names and order; `decoded` has the decoded items, None for an item with only a
-    uuid.
+    """Returns the media by modality, in vLLM's names and order. `decoded` has the decoded items; None for an item that
+    only has a uuid.
     """
     data: dict[Modality, list[Any]] = {}
     uuids: dict[Modality, list[str | None]] = {}

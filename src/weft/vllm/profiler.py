@@ -1,14 +1,14 @@
-"""Runs vLLM's profiler of this process on a separate thread."""
+"""Runs vLLM's profiler of this process on one separate thread."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
 class OneThread:
-    """Runs vLLM's profiler calls on a thread of its own, whichever thread they come from.
+    """A profiler that runs all calls of vLLM's profiler on one thread of its own.
 
-    With stacks, torch's profiler writes through freed memory where it is stopped on another thread than it was
-    started on, which ends the process.
+    torch's profiler must be stopped on the thread that started it. Otherwise, when it records stacks, it writes to
+    freed memory, and the process crashes.
     """
 
     def __init__(self, profiler: Any) -> None:
@@ -16,13 +16,13 @@ class OneThread:
         self._thread = ThreadPoolExecutor(1, "profiler")
 
     def set_output_name(self, worker_name: str) -> None:
-        """Names the next trace's file."""
+        """Sets the name of the next trace file."""
         self._profiler.set_output_name(worker_name)
 
     def start(self) -> None:
-        """Begin a trace."""
+        """Starts the profiler."""
         self._thread.submit(self._profiler.start).result()
 
     def stop(self) -> None:
-        """Stops the profiler, and writes the profile."""
+        """Stops the profiler and writes the trace."""
         self._thread.submit(self._profiler.stop).result()

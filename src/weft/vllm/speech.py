@@ -1,4 +1,6 @@
-"""Recordings to prompts of vLLM's engine, a clip each: decoded on threads, of few at once."""
+"""Converts recordings to prompts of vLLM's engine, one per clip. Threads decode a limited number of recordings at
+once.
+"""
 
 import asyncio
 import time
@@ -35,14 +37,14 @@ _MAX_DECODED_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A request for one clip, and its input for vLLM's engine."""
+    """The request for one clip of a recording, and its input for vLLM's engine."""
 
     request: Request
     prompt: Any
     clean: Callable[[str, bool], str] = field(repr=False)
 
     def cleaned(self, output: RequestOutput) -> RequestOutput:
-        """The output with cleaned text."""
+        """Returns the output with its text cleaned."""
         answers = [
             msgspec.structs.replace(answer, text=self.clean(answer.text, output.is_finished))
             for answer in output.outputs
@@ -51,7 +53,7 @@ class Clip:
 
 
 class SpeechReader:
-    """Reads recordings for one engine."""
+    """Reader of recordings for one engine."""
 
     def __init__(
         self,
@@ -71,13 +73,13 @@ class SpeechReader:
     async def read(
         self, speech: Speech, params: SamplingParams, options: RequestOptions
     ) -> tuple[Recording, list[Clip]]:
-        """The checked clips of a recording; the language is detected unless it is given."""
+        """Returns a recording's data and its checked clips. The language is detected unless the request sets it."""
         # Parameters are checked before the recording is decoded; one token stands for its prompts.
         await self._inputs.prepare(TokensPrompt(prompt_token_ids=[0]), params, options)
         if params.n > 1:
             raise BadRequest("n", f"n must be 1: a recording has one answer, got {params.n}")
         if len(speech.data) > self._model.max_bytes:
-            raise BadRequest("file", f"file: at most {self._model.max_bytes} bytes are taken")
+            raise BadRequest("file", f"file: at most {self._model.max_bytes} bytes are allowed")
         self._model.check(speech)
         async with self._threads:
             waves, duration_s = await asyncio.to_thread(self._decode, speech)
@@ -114,8 +116,8 @@ class SpeechReader:
 async def in_order(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """Outputs of all clips, which run at the same time: outputs of a later clip wait until earlier ones have
-    finished.
+    """Yields the outputs of all clips in the order of the clips. The clips run at the same time; outputs of a later
+    clip wait until the earlier clips have finished.
     """
     held: list[deque[RequestOutput]] = [deque() for _ in streams]
     current = 0

@@ -1,4 +1,6 @@
-"""Speech functions of vLLM's model class: clips, prompts, languages. Imports vLLM, as `engine.py` does."""
+"""Speech-to-text functions of vLLM's model class: splitting recordings into clips, prompts, languages. This module
+imports vLLM, like `engine.py`.
+"""
 
 import io
 import math
@@ -17,7 +19,7 @@ _NO_TIMESTAMPS = "<|notimestamps|>"
 
 
 class SpeechModel:
-    """Speech-to-text model of an `AsyncLLM`."""
+    """The speech-to-text model of an `AsyncLLM`."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -43,7 +45,7 @@ class SpeechModel:
         )
 
     def check(self, speech: Speech) -> None:
-        """Raises an error for an unknown language."""
+        """Raises an error for a language that the model does not know."""
         for name in ("language", "to_language"):
             code = getattr(speech, name)
             try:
@@ -53,8 +55,8 @@ class SpeechModel:
                 raise BadRequest(name, f"{name}: {error}", code) from error
 
     def decode(self, speech: Speech) -> tuple[list[Any], float]:
-        """The clips of a recording and its length in seconds; slow. A recording whose header shows that it is too
-        long is not decoded.
+        """Returns the clips of a recording and its length in seconds. Slow. If the recording's header shows that it is
+        too long, raises an error before decoding.
         """
         settings = self._settings[speech.task]
         wave, rate = import_module("vllm.multimodal.media.audio").load_audio(
@@ -79,7 +81,7 @@ class SpeechModel:
         return float(clip.shape[-1] / self._settings[task].sample_rate)
 
     async def detect_language(self, clip: Any, task: SpeechTask, request_id: str) -> str | None:
-        """The language of a clip, if the model detects it in a separate step; None if the model does so while
+        """Returns the language of a clip if the model detects it in a separate step; None if the model detects it while
         transcribing.
         """
         if not self._class.supports_explicit_language_detection:
@@ -107,7 +109,7 @@ class SpeechModel:
     async def prompts(
         self, clips: Sequence[Any], speech: Speech, language: str | None
     ) -> list[Any]:
-        """The prompts of all clips, as vLLM's engine takes them; their features are made on a thread of its own."""
+        """Returns the prompts of all clips for vLLM's engine. The audio features are computed on a separate thread."""
         made = [self._prompt(clip, speech, language) for clip in clips]
         return list(await self._render(made))
 
@@ -142,7 +144,7 @@ class SpeechModel:
 
     @staticmethod
     def _with_timestamps(prompt: Any) -> Any:
-        """The prompt with Whisper's timestamps switched on."""
+        """Returns the prompt with Whisper's timestamps switched on."""
         decoder = prompt["decoder_prompt"]
         text = decoder["prompt"].replace(_NO_TIMESTAMPS, FIRST_TIMESTAMP)
         return {**prompt, "decoder_prompt": {**decoder, "prompt": text}}
@@ -153,11 +155,11 @@ class SpeechModel:
         return await self._llm.renderer.render_cmpl_async(parsed)
 
     def separator(self, language: str | None) -> str:
-        """Text between the texts of two clips."""
+        """Returns the text that joins the texts of two clips."""
         return "" if language and language.lower() in self._class.no_space_languages else " "
 
     def num_audio_tokens(self, duration_s: float, task: SpeechTask) -> int:
-        """Number of audio tokens, which are not part of the prompt's tokens."""
+        """Returns the number of audio tokens of a clip, which the prompt's tokens do not include."""
         settings = self._settings[task]
         return math.ceil(self._class.get_num_audio_tokens(duration_s, settings, self._config) or 0)
 
@@ -179,5 +181,5 @@ def _unread(name: str) -> BadRequest:
 
 
 def prompt_token_ids(prompt: Any) -> list[int]:
-    """Token ids of an engine prompt; for a model with an encoder, those of the decoder."""
+    """Returns the token ids of an engine prompt; for a model with an encoder, those of the decoder."""
     return list(prompt.get("decoder_prompt", prompt)["prompt_token_ids"])

@@ -1,1 +1,1 @@
-"""Settings of all gRPC servers and channels."""
+"""Settings that all gRPC servers and clients of Weft share."""

@@ -1,7 +1,7 @@
-"""`grpc.health.v1`: the health of each service, as single checks or watched.
+"""Health of each gRPC service (`grpc.health.v1`), by single checks or watching.
 
-Replaces the library's servicer, which holds a lock while it writes to a watcher, so that a watcher that does not read
-blocks every change, and which has no List.
+This module replaces the health servicer of the grpc library. That servicer holds a lock while it writes to a watcher,
+so that a watcher that does not read blocks every change; and it has no List call.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _UNKNOWN = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.
 
 
 class Health:
-    """The health of each of `services`, all not serving at first; owned by one event loop.
+    """The health of each service in `services`; all are not serving at first. Owned by one event loop.
 
-    With `knows_all`, unknown services have the state of "".
+    With `knows_all`, unknown services have the state of the service "".
     """
 
     def __init__(self, services: Iterable[str], *, knows_all: bool = False) -> None:
@@ -33,11 +33,11 @@ class Health:
         self._changed = asyncio.Event()
 
     def is_serving(self, service: str = "") -> bool:
-        """The state that callers see."""
+        """Returns the state that callers see."""
         return self._response_by_service[service] is _SERVING
 
     def set_serving(self, is_serving: bool, services: Iterable[str] | None = None) -> None:
-        """Sets the state of the named services, or of all, and notifies every watcher."""
+        """Sets the state of the named services, or of all services, and notifies every watcher."""
         response = _SERVING if is_serving else _NOT_SERVING
         for service in self._response_by_service if services is None else services:
             self._response_by_service[service] = response
@@ -46,7 +46,7 @@ class Health:
         changed.set()
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
-        """The service's calls."""
+        """Returns the handler of the health service's calls."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return method_handlers_generic_handler(
             HEALTH_SERVICE,
@@ -64,7 +64,7 @@ class Health:
         return health_pb2.HealthListResponse(statuses=self._response_by_service)
 
     async def _watch(self, service: str | None, context: _Context) -> None:
-        """Write the state now and after each change, until the caller leaves or the server stops."""
+        """Sends the state now and after each change, until the caller disconnects or the server stops."""
         if service is None:
             await self._known(service, context)
         last = None
@@ -93,7 +93,9 @@ class Health:
 
 
 def _decode(data: bytes) -> str | None:
-    """The requested service; None for an invalid message: for an exception here, grpc would answer UNKNOWN."""
+    """Returns the service that the request names; None for an invalid message. For an exception, gRPC would answer
+    UNKNOWN.
+    """
     try:
         return str(health_pb2.HealthCheckRequest.FromString(data).service)
     except DecodeError:

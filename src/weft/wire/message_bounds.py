@@ -1,8 +1,8 @@
-"""Counts the parts of a message before it is decoded.
+"""Counts the parts of a protobuf message before it is decoded.
 
-Decoding blocks all other requests, and an empty message of two bytes takes fifty in memory. Messages, strings and map
-entries are counted, and also the bytes of packed numbers: these are cheap, but eight million of them still take 40 to
-55 ms.
+Decoding blocks all other requests, and an empty message of two bytes takes fifty bytes in memory. Messages, strings and
+map entries are counted, and also the bytes of packed numbers: a packed number is cheap, but eight million of them still
+take 40 to 55 ms.
 """
 
 import re
@@ -39,7 +39,9 @@ def crowded_field(
     max_packed_bytes: int = MAX_PACKED_BYTES,
     max_parts: int = MAX_PARTS,
 ) -> str | None:
-    """The field that has too many parts; None if there is none. An invalid message is left to the decoder."""
+    """Returns the name of the field that has too many parts; None if no field has. An invalid message is left to the
+    decoder.
+    """
     open_messages = [(0, len(data), descriptor)]
     num_parts = 0
     room, packed_room = MAX_UNPACKED_BYTES, max_packed_bytes

@@ -1,4 +1,4 @@
-"""Ports and channel options, the same wherever gRPC is used."""
+"""Ports and channel options of all gRPC servers and clients."""
 
 import grpc
 
@@ -16,7 +16,9 @@ def server_args(
     handshake_timeout_s: float = 10.0,
     shares_port: bool = False,
 ) -> ChannelArgs:
-    """Limits of every gRPC server: `max_calls` calls at once, `max_streams` of them on one connection."""
+    """Returns the options of a gRPC server: at most `max_calls` concurrent calls, and `max_streams` of them on one
+    connection.
+    """
     # Maximum number of calls that wait to be handled, including calls that were reset; each takes about 15 kB. Above
     # this, gRPC core cancels new calls of any connection. Its default of 1,000 is less than one connection may have:
     # a connection full of resets must leave room for others.
@@ -44,7 +46,7 @@ def server_args(
 
 
 def client_args(*, max_message_bytes: int) -> ChannelArgs:
-    """Settings of every gRPC channel."""
+    """Returns the options of a gRPC channel."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -58,7 +60,9 @@ def client_args(*, max_message_bytes: int) -> ChannelArgs:
 def bind(
     server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None, *, flag: str
 ) -> int:
-    """The port that `server` now listens on; `ConfigError` names `flag`, which chooses another."""
+    """Binds the server to an address and returns the port. Raises a `ConfigError` that names `flag`, with which the
+    user can choose another port.
+    """
     try:
         if credentials is None:
             port = server.add_insecure_port(address)

@@ -1,4 +1,4 @@
-"""A server's TLS credentials, with clear errors for files that grpc would refuse without a reason."""
+"""TLS credentials of gRPC servers, with clear errors for files that gRPC would refuse without a reason."""
 
 import ssl
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from weft.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """A file in PEM form, and the flag that named it."""
+    """A PEM file, and the flag that named it."""
 
     flag: str
     path: Path
@@ -20,7 +20,7 @@ class Pem:
         return f"{self.flag} {self.path}"
 
     def read(self) -> bytes:
-        """Reads the file; a `ConfigError` names the flag."""
+        """Returns the file's content. Raises a `ConfigError` that names the flag."""
         try:
             return self.path.read_bytes()
         except OSError as error:
@@ -28,9 +28,9 @@ class Pem:
 
 
 def server_credentials(cert: Pem, key: Pem, client_ca: Pem | None = None) -> grpc.ServerCredentials:
-    """Credentials from PEM files. `ConfigError` names the flag at fault.
+    """Returns the credentials in PEM files. Raises a `ConfigError` that names the flag at fault.
 
-    With `client_ca` only clients with a certificate of that authority are served.
+    With `client_ca`, only clients with a certificate of that authority are served.
     """
     pair = (key.read(), cert.read())
     authority = None

@@ -1,8 +1,8 @@
-"""`weft bench compare`: how the figures of B differ from those of A, and how sure that is.
+"""`weft bench compare`: shows the change from the results of A to those of B, with confidence intervals.
 
-Intervals are the bootstrap's, percentile method. Latencies are drawn again by request, all gaps of an
-answer with it, as gaps of one answer depend on each other; this needs `--save-detailed`. A run has only
-one throughput: its interval is drawn from the runs of a file, and needs three of them (`--append-result`).
+Intervals are bootstrap percentile intervals. Latencies are resampled by request, with all gaps of an answer together,
+because the gaps of one answer depend on each other; this needs the details of `--save-detailed`. A run has only one
+throughput, so the interval of throughputs resamples the runs in a file and needs three of them (`--append-result`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,9 @@ _MIN_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference of a figure in two results. `low` and `high` bound the change; None if there is too little data."""
+    """Change of a metric between two results. `low_percent` and `high_percent` bound the change; None if there is too
+    little data.
+    """
 
     figure: str
     a: float
@@ -40,7 +42,7 @@ class Difference:
 
     @property
     def is_sure(self) -> bool:
-        """True if the interval excludes no change."""
+        """True if the interval does not contain zero change."""
         if self.low_percent is None or self.high_percent is None:
             return False
         return self.low_percent > 0 or self.high_percent < 0
@@ -48,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Values of one metric in milliseconds, ascending, each with the request that it is of."""
+    """Values of one metric in milliseconds, ascending, and for each value the request that it belongs to."""
 
     values: Floats
     owners: NDArray[np.int64]
@@ -60,7 +62,7 @@ _Weighted = Callable[[Floats, Floats], float]
 
 
 def compare(a: Path, b: Path, options: CompareOptions) -> int:
-    """Prints the differences; also writes them to a file if requested."""
+    """Prints the differences and, if requested, writes them to a file; returns the exit status."""
     if not 0 < options.confidence < 1:
         raise ConfigError("--confidence must be between 0 and 1")
     if options.resamples < 1:
@@ -81,7 +83,7 @@ def compare(a: Path, b: Path, options: CompareOptions) -> int:
 def differences(
     a: Sequence[Document], b: Sequence[Document], options: CompareOptions
 ) -> Iterator[Difference]:
-    """Yields the differences of throughputs, then of every latency that both files have."""
+    """Yields the differences of all throughputs, then of every latency that both files have."""
     rng = np.random.default_rng(options.seed)
     for key in _RATES:
         rates = [np.array([d[key] for d in runs if d.get(key) is not None]) for runs in (a, b)]
@@ -98,7 +100,7 @@ def differences(
 def _of_rates(
     key: str, a: Floats, b: Floats, rng: np.random.Generator, options: CompareOptions
 ) -> Difference:
-    """Means over runs."""
+    """Returns the difference of a throughput, averaged over the runs of each file."""
     means = (float(a.mean()), float(b.mean()))
     if min(len(a), len(b)) < _MIN_RUNS:
         return _difference(key, *means)
@@ -118,7 +120,7 @@ def _of_samples(
 
 
 def _of_summaries(key: str, a: Sequence[Document], b: Sequence[Document]) -> Iterator[Difference]:
-    """Without intervals: files without details have the figures alone. Means over runs."""
+    """Yields the differences of latencies without intervals, averaged over runs; used for files without details."""
     for kind in _KINDS:
         name = f"{kind}_{key}_ms"
         means = [np.mean([d[name] for d in runs if name in d] or [np.nan]) for runs in (a, b)]
@@ -127,7 +129,7 @@ def _of_summaries(key: str, a: Sequence[Document], b: Sequence[Document]) -> Ite
 
 
 def _sample(runs: Sequence[Document], key: str) -> _Sample | None:
-    """Returns all values of a metric in runs with details; None if a run has none, or there is no value."""
+    """Returns all values of a metric in runs with details; None if a run lacks details or there is no value."""
     per_request: list[Sequence[float]] = []
     for document in runs:
         if "ttfts" not in document:
@@ -142,7 +144,7 @@ def _sample(runs: Sequence[Document], key: str) -> _Sample | None:
 
 
 class _Details(msgspec.Struct):
-    """Fields of a detailed result, of Weft or vLLM; older ones of vLLM have no `latencies`."""
+    """Fields of a detailed result, of Weft or vLLM. Older results of vLLM have no `latencies`."""
 
     ttfts: list[float]
     itls: list[list[float]]
@@ -169,7 +171,9 @@ def _records(document: Document) -> Iterator[Record]:
 
 
 def _resampled(sample: _Sample, rng: np.random.Generator, size: int) -> Floats:
-    """Bootstrap statistics: each draw takes as many requests as there are, with replacement."""
+    """Returns the statistics of `size` bootstrap samples. Each sample draws as many requests as there are, with
+    replacement.
+    """
     found = np.empty((size, len(_KINDS)))
     for row in range(size):
         chosen = rng.integers(sample.num_owners, size=sample.num_owners)
@@ -185,7 +189,7 @@ def _mean(values: Floats, weights: Floats) -> float:
 
 
 def _quantile(share: float) -> _Weighted:
-    """The smallest value that at least this share of values does not exceed."""
+    """Returns a statistic: the smallest value that at least this share of the values does not exceed."""
 
     def quantile(values: Floats, weights: Floats) -> float:
         sums = np.cumsum(weights)
@@ -204,7 +208,7 @@ _KINDS: dict[str, tuple[Callable[[Floats], float], _Weighted]] = {
 
 
 def _interval(a: Floats, b: Floats, options: CompareOptions) -> tuple[float, float] | None:
-    """Bounds of the change in percent."""
+    """Returns the lower and upper bound of the change in percent."""
     usable = a > 0
     if not usable.any():
         return None
@@ -231,7 +235,7 @@ def _lines(found: Sequence[Difference], options: CompareOptions) -> Iterator[str
         change = "" if row.change_percent is None else f"{row.change_percent:+.1f} %"
         interval = ""
         if row.low_percent is not None and row.high_percent is not None:
-            sure = "" if row.is_sure else "  (may be none)"
+            sure = "" if row.is_sure else "  (may be no change)"
             interval = f"{row.low_percent:+.1f} to {row.high_percent:+.1f} %{sure}"
         yield f"{row.figure:<26}{row.a:>12.2f}{row.b:>12.2f}{change:>10}   {interval}".rstrip()
     if any(row.low_percent is None for row in found):

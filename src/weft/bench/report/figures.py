@@ -1,20 +1,20 @@
-"""The figures of a run, as vLLM defines them, from what was measured of each request.
+"""Computes the metrics of a run from the measurements of its requests, with vLLM's definitions.
 
-Formulas: `calculate_metrics` of vLLM (vllm/benchmarks/serve.py). With n completed requests in a run of T
-seconds, from the first moment to the last answer:
+Formulas: `calculate_metrics` of vLLM (vllm/benchmarks/serve.py). For n completed requests in a run of T seconds, from
+the first send to the last answer:
 
-- TTFT: from sending to the first message with tokens. E2EL: to the last one.
-- ITL: between two such messages of an answer, all answers' gaps together; a message may hold several
+- TTFT: time from sending a request to its first message with tokens. E2EL: time to its last such message.
+- ITL: time between two successive messages with tokens of an answer, over all answers. A message may have several
   tokens.
-- TPOT: (E2EL - TTFT) / (output tokens - 1), of answers of two tokens and more.
-- request throughput: n / T; output throughput: output tokens / T; total token throughput: both / T.
-- goodput: requests whose TTFT, TPOT and E2EL keep to every objective that is given, / T. An answer of one
-  token has a TPOT of 0 there.
-- percentiles are numpy's, linear between the two nearest; of no values they are 0.
+- TPOT: (E2EL - TTFT) / (output tokens - 1), of answers with at least two tokens.
+- Request throughput: n / T. Output throughput: output tokens / T. Total token throughput: prompt and output tokens / T.
+- Goodput: requests that meet all given objectives of TTFT, TPOT and E2EL, / T. An answer of one token counts with a
+  TPOT of 0.
+- Percentiles are numpy's, linear between the two nearest values; 0 without values.
 
-Two differ on purpose. Messages that only begin or end an answer are not counted (`weft.bench.targets.http_target`).
-The peak of output tokens counts an answer's tokens evenly over its messages, where vLLM takes each
-message for one token.
+Weft differs from vLLM in two points. Messages that only begin or end an answer do not count
+(`weft.bench.targets.http_target`). For the peak output throughput, the tokens of an answer are distributed evenly over
+its messages; vLLM counts each message as one token.
 """
 
 import math
@@ -34,7 +34,7 @@ OBJECTIVES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Something that has a value, or several, in each request; seconds."""
+    """A metric that has one or several values per request, in seconds."""
 
     key: str
     name: str
@@ -65,7 +65,7 @@ METRICS = {
 
 
 def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
-    """Objectives in seconds, by metric."""
+    """Returns the objectives in seconds, by metric. Raises `ConfigError`."""
     objectives = {}
     for pair in pairs:
         name, _, text = pair.partition(":")
@@ -75,22 +75,24 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
             value = math.nan
         if name not in OBJECTIVES or not value >= 0:
             allowed = ", ".join(OBJECTIVES)
-            raise ConfigError(f"--goodput {pair}: must be NAME:MILLISECONDS, of {allowed}")
+            raise ConfigError(
+                f"--goodput {pair}: must be NAME:MILLISECONDS, where NAME is one of {allowed}"
+            )
         objectives[name] = value / 1000
     return objectives
 
 
 def parse_metrics(text: str) -> list[Metric]:
-    """The metrics of a list with commas."""
+    """Returns the metrics in a comma-separated list. Raises `ConfigError`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in METRICS]
     if unknown:
-        raise ConfigError(f"--percentile-metrics {unknown[0]}: must be of {', '.join(METRICS)}")
+        raise ConfigError(f"--percentile-metrics {unknown[0]}: must be one of {', '.join(METRICS)}")
     return [METRICS[name] for name in names]
 
 
 def parse_percentiles(text: str) -> list[float]:
-    """The percentiles of a list with commas."""
+    """Returns the percentiles in a comma-separated list. Raises `ConfigError`."""
     try:
         percentiles = [float(part) for part in text.split(",")]
     except ValueError:
@@ -101,7 +103,7 @@ def parse_percentiles(text: str) -> list[float]:
 
 
 def totals(run: Run, objectives: Mapping[str, float]) -> dict[str, Any]:
-    """Counts and rates, by vLLM's names."""
+    """Returns the counts and rates of a run, with vLLM's names."""
     done = run.in_state(State.COMPLETED)
     seconds = run.duration_s
     num_in, num_out = (
@@ -126,7 +128,7 @@ def totals(run: Run, objectives: Mapping[str, float]) -> dict[str, Any]:
 def spread(
     metric: Metric, records: Iterable[Record], percentiles: Sequence[float]
 ) -> dict[str, float]:
-    """Mean, median, deviation and percentiles in milliseconds, by vLLM's names."""
+    """Returns the mean, median, standard deviation and percentiles of a metric in milliseconds, with vLLM's names."""
     values = [value for record in records for value in metric.values(record)]
     found = np.array(values or [0.0]) * 1000
     key = metric.key
@@ -141,12 +143,12 @@ def spread(
 
 
 def message_times(record: Record) -> NDArray[np.float64]:
-    """Arrival time of each message with tokens."""
+    """Returns the arrival time of each message with tokens."""
     return record.started_at + record.ttft_s + np.cumsum([0.0, *record.gaps_s])
 
 
 def tokens_by_second(records: Sequence[Record]) -> NDArray[np.float64]:
-    """Output tokens in each second after the first request was sent."""
+    """Returns the number of output tokens in each second after the first request was sent."""
     if not records:
         return np.zeros(0)
     began = min(record.started_at for record in records)
@@ -159,7 +161,9 @@ def tokens_by_second(records: Sequence[Record]) -> NDArray[np.float64]:
 
 
 def concurrency(records: Sequence[Record]) -> list[tuple[float, int]]:
-    """Returns the number of open requests from each moment on; an end counts before a start at the same moment."""
+    """Returns the moments at which the number of open requests changes, each with the new number. At equal moments,
+    ends come before starts.
+    """
     changes = [(r.started_at, 1) for r in records]
     changes += [(r.started_at + r.latency_s, -1) for r in records]
     changes.sort()

@@ -1,4 +1,4 @@
-"""An HTML page with figures and plots of a run; it loads nothing from elsewhere."""
+"""An HTML page with the metrics and plots of a run. The page loads nothing from other addresses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -32,7 +32,7 @@ td+td{text-align:right;font-variant-numeric:tabular-nums}
 
 
 def run_page(document: Document, run: Run) -> str:
-    """The page of one run."""
+    """Returns the HTML page of one run."""
     done = run.in_state(State.COMPLETED)
     settings = [
         (name, str(document[name])) for name in _SHOWN_SETTINGS if document.get(name) is not None
@@ -45,7 +45,7 @@ def run_page(document: Document, run: Run) -> str:
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A page around parts that are HTML already."""
+    """Returns an HTML page with the given parts, which are HTML already."""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '

@@ -1,4 +1,4 @@
-"""Plots as SVG that stands in a page by itself: no script, no font, no address."""
+"""Plots as self-contained SVG: without scripts, fonts or links."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ _STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points of one colour, ascending in x. `has_dots` marks each point, for the few points of a sweep."""
+    """A line of one colour; its points are ascending in x. `has_dots` marks each point, for lines with few points."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A bar from one x to another in a row; `kind` sets its colour."""
+    """A horizontal bar from one x to another in a row; `kind` sets its colour."""
 
     row: int
     start: float
@@ -34,7 +34,7 @@ class Span:
 
 
 class _Axes:
-    """From values to places in the plot, both axes from 0."""
+    """Converts values to positions in the plot; both axes begin at 0."""
 
     def __init__(self, max_x: float, max_y: float) -> None:
         self.x_ticks, self.y_ticks = _ticks(max_x), _ticks(max_y)
@@ -49,7 +49,7 @@ class _Axes:
 
 
 def line_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> str:
-    """Lines over one pair of axes."""
+    """Returns a plot with lines."""
     points = [point for line in lines for point in line.points]
     axes = _Axes(max((x for x, _ in points), default=1), max((y for _, y in points), default=1))
     return _chart(
@@ -63,7 +63,7 @@ def line_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line]) ->
 def span_chart(
     title: str, x_label: str, y_label: str, spans: Sequence[Span], kinds: Sequence[str]
 ) -> str:
-    """Bars over time, a row each."""
+    """Returns a plot with horizontal bars over time, one row for each bar."""
     num_rows = max((span.row for span in spans), default=0) + 1
     axes = _Axes(max((span.end for span in spans), default=1), num_rows)
     height = max(axes.y(0) - axes.y(0.9), 0.5)
@@ -103,7 +103,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
 
 
 def _stepped(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Each value holds until the next."""
+    """Returns the points of a step function: each value holds until the next."""
     turned = list(points[:1])
     for (_, before), (x, y) in pairwise(points):
         turned += [(x, before), (x, y)]
@@ -136,7 +136,7 @@ def _legend(names: Sequence[str]) -> Iterator[str]:
 
 
 def _ticks(highest: float) -> list[float]:
-    """Round numbers from 0 to at least `highest`."""
+    """Returns round numbers from 0 to at least `highest`."""
     if not highest > 0:
         return [0.0, 1.0]
     rough = highest / _NUM_TICKS

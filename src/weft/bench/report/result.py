@@ -1,4 +1,4 @@
-"""The result of a run, with the keys of `vllm bench serve`, and its file."""
+"""The result of a run with the JSON keys of `vllm bench serve`, and its file."""
 
 import math
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _QUEUE_METRICS = ("client_queue_time", "e2el_including_client_queue")
 
 
 def check_report(options: ReportOptions) -> None:
-    """Raise `ConfigError`, naming the flag, before anything is measured."""
+    """Raises a `ConfigError` that names the invalid flag, before any measurement."""
     parse_goodput(options.goodput)
     parse_metrics(options.percentile_metrics)
     parse_percentiles(options.metric_percentiles)
@@ -36,7 +36,7 @@ def check_report(options: ReportOptions) -> None:
 
 
 def to_document(run: Run, model: str, load: Load) -> Document:
-    """Returns the result as it is shown and saved by default."""
+    """Returns the result as it is printed, and saved without details."""
     traffic, report = load.traffic, load.report
     rate = traffic.request_rate
     document: Document = {
@@ -66,14 +66,16 @@ def to_document(run: Run, model: str, load: Load) -> Document:
 
 
 def metrics_of(report: ReportOptions, traffic: TrafficOptions) -> list[Metric]:
-    """Returns the requested metrics; client queue times exist only with a limit on concurrency."""
+    """Returns the requested metrics. Client queue times exist only with a limit on concurrency."""
     chosen = parse_metrics(report.percentile_metrics)
     has_queue = traffic.max_concurrency is not None
     return [metric for metric in chosen if has_queue or metric.key not in _QUEUE_METRICS]
 
 
 def details(run: Run) -> Document:
-    """All finished requests, in the order of their send times; failed ones have an error, and no tokens."""
+    """Returns the measurements of all finished requests, in the order of their send times. Failed requests have an
+    error and no tokens.
+    """
     ended = [record for record in run.records if record.state is not State.CANCELLED]
     return {
         "input_lens": [record.input_tokens for record in ended],
@@ -89,7 +91,7 @@ def details(run: Run) -> Document:
 
 
 def result_path(document: Document, report: ReportOptions) -> Path:
-    """Path of the JSON file."""
+    """Returns the path of the JSON file."""
     name = report.result_filename
     if name is None:
         load = f"{document['request_rate']}qps"
@@ -105,17 +107,17 @@ def result_path(document: Document, report: ReportOptions) -> Path:
 
 
 def base_name(document: Document) -> str:
-    """The part of the model's name after the last slash."""
+    """Returns the part of the model's name after the last slash."""
     return str(document["model_id"]).rsplit("/", 1)[-1]
 
 
 def write_document(path: Path, document: Document, *, is_appended: bool = False) -> None:
-    """Writes the document as one line of JSON."""
+    """Writes the result as one line of JSON; `is_appended` keeps the earlier lines of the file."""
     write_file(path, msgspec.json.encode(document) + b"\n", is_appended=is_appended)
 
 
 def write_file(path: Path, content: bytes, *, is_appended: bool = False) -> None:
-    """Writes a file; raises `ConfigError` with the reason of a failure."""
+    """Writes a file. Raises `ConfigError` with the reason of a failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab" if is_appended else "wb") as file:
@@ -125,14 +127,16 @@ def write_file(path: Path, content: bytes, *, is_appended: bool = False) -> None
 
 
 def read_documents(path: Path) -> list[Document]:
-    """The runs in a file, of Weft or vLLM, one per line."""
+    """Returns the results in a file, one per line, of Weft or vLLM."""
     try:
         lines = path.read_bytes().splitlines()
         found = [msgspec.json.decode(line, type=Document) for line in lines if line.strip()]
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: not results of a benchmark, one a line ({error})") from error
+        raise ConfigError(
+            f"{path}: must have one benchmark result in JSON per line ({error})"
+        ) from error
     if not found or not all("completed" in document for document in found):
         raise ConfigError(f"{path}: not results of `bench serve`")
     return found

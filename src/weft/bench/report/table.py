@@ -1,4 +1,4 @@
-"""Figures as rows, for the terminal and for the page."""
+"""The metrics of a result as rows, for the terminal and for the HTML page."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,7 +24,7 @@ _TOTALS = (
 
 
 def sections(document: Document) -> Iterator[tuple[str, list[Row]]]:
-    """The totals, then each metric that the document has, if anything was completed."""
+    """Yields a title and its rows: first the totals, then each metric of the result if a request was completed."""
     rows = [
         (label, form.format(document[key]))
         for key, label, form in _TOTALS

@@ -1,1 +1,1 @@
-"""Targets of a benchmark: servers over HTTP or gRPC, and engines in this process."""
+"""Servers and engines under load: over HTTP, over gRPC, or in this process."""

@@ -1,4 +1,4 @@
-"""A target behind the `EngineClient` protocol: an engine of this process, or a gRPC server."""
+"""A benchmark target with an `EngineClient`: an engine in this process, or a gRPC server."""
 
 import itertools
 import uuid
@@ -15,7 +15,7 @@ _BROKEN = (FinishReason.ABORT, FinishReason.ERROR)
 
 
 class EngineTarget:
-    """Sends requests to an engine client; counts token ids, and makes no text of them."""
+    """Sends requests to an engine client, and counts token ids without detokenizing them."""
 
     def __init__(self, client: EngineClient, model: str, params: SamplingParams) -> None:
         self.model = model
@@ -24,7 +24,9 @@ class EngineTarget:
         self._ids = map(f"bench-{uuid.uuid4().hex[:8]}-{{}}".format, itertools.count())
 
     async def send(self, prompt: Prompt, record: Record) -> None:
-        """Each output counts as a message; it may hold several tokens."""
+        """Sends a request and records its measurements. Each output counts as a message, which may have several
+        tokens.
+        """
         if isinstance(prompt.content, tuple):
             raise ConfigError("conversations need --backend openai-chat")
         params = msgspec.structs.replace(self._params, max_tokens=prompt.output_len)

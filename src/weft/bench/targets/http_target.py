@@ -1,4 +1,6 @@
-"""OpenAI's completions and chat completions as streams, with the arrival time of each message."""
+"""A benchmark target with OpenAI's streamed completions or chat completions; records the arrival time of each
+message.
+"""
 
 import os
 import re
@@ -57,7 +59,7 @@ _DECODER = msgspec.json.Decoder(_Chunk)
 
 
 class HttpTarget:
-    """A model on an OpenAI server."""
+    """A model on a server with OpenAI's API."""
 
     def __init__(
         self,
@@ -81,11 +83,12 @@ class HttpTarget:
         self._tokenizer = tokenizer
 
     async def send(self, prompt: Prompt, record: Record) -> None:
-        """A message counts as tokens if it has text, or neither begins nor ends the answer.
+        """Sends a request and records its measurements. A message counts as tokens if it has text, or if it neither
+        begins nor ends the answer.
 
-        vLLM counts every message with choices, its own first ones with a role and its last ones with
-        a reason among them; here those that say only this are left out, so that TTFT is that of the
-        first token and no gap is that of none.
+        vLLM's benchmark counts every message with choices, also the first message with only a role, and the last with
+        only a finish reason. Weft leaves these out, so that TTFT is the time of the first token and every gap is
+        between tokens.
         """
         body = msgspec.json.encode(self._body(prompt))
         usage: _Usage | None = None
@@ -131,7 +134,7 @@ class HttpTarget:
 
 
 def open_wire(options: TargetOptions) -> HttpWire:
-    """Opens connections without a limit, so that only the flags limit the load."""
+    """Returns connections to the server without a limit on their number, so that only the flags limit the load."""
     headers = {"content-type": "application/json", "accept": "*/*"}
     key = options.api_key or os.environ.get("OPENAI_API_KEY")
     if key:
@@ -146,7 +149,7 @@ def open_wire(options: TargetOptions) -> HttpWire:
 
 
 async def first_model(wire: HttpWire) -> str:
-    """The first name in the server's list."""
+    """Returns the first name in the server's list of models."""
     async with wire.request("GET", "/v1/models") as response:
         await _refuse(response)
         body = await response.read()
@@ -170,7 +173,7 @@ def _take(choice: _Choice, record: Record, pieces: list[str]) -> None:
 
 
 async def _events(response: Response) -> AsyncGenerator[bytes, None]:
-    """The data of each event except the last, which only marks the end."""
+    """Yields the data of each event except the last, which only marks the end."""
     rest = b""
     async for data in response.pieces():
         *lines, rest = (rest + data).split(b"\n")
@@ -193,7 +196,7 @@ async def _refuse(response: Response) -> None:
 
 
 def _sentence(found: Any) -> str:
-    """Returns the message of an error object, for any kind of server."""
+    """Returns the message of an error object in the format of any kind of server."""
     while isinstance(found, dict) and (inner := found.get("error") or found.get("message")):
         found = inner
     return str(found)[:_SHOWN_CHARS]

@@ -1,4 +1,6 @@
-"""Opens an engine in this process as a target. This module alone imports the engine, which `weft-bench` lacks."""
+"""Opens an engine in this process as a benchmark target. Only this module imports the engine, which the distribution
+`weft-bench` does not contain.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +19,9 @@ from weft.text.tokenizer import Tokenizer
 
 @asynccontextmanager
 async def open_engine(options: EngineOptions, temperature: float | None) -> AsyncIterator[Opened]:
-    """Load a model in this process; answers go on to their length."""
+    """Loads a model in this process and yields its target. Answers ignore the end-of-sequence token, so that they have
+    the requested length.
+    """
     options = msgspec.structs.replace(options, **UNLIMITED_QUEUE)
     fitted = find_and_fit(options, is_shared=True).with_tokenizer()
     async with running(fitted) as client:

@@ -1,4 +1,4 @@
-"""Opens the target that the flags name: a server over HTTP or gRPC."""
+"""Opens the benchmark target that the flags select: a server over HTTP or gRPC."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ _CALIBRATION_WORDS = (50, 250)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A target, and the maker of its prompts."""
+    """A benchmark target, and the maker of its prompts."""
 
     target: Target
     maker: Maker
@@ -53,7 +53,7 @@ class Opened:
 
 @asynccontextmanager
 async def open_target(options: TargetOptions, *, ignore_eos: bool) -> AsyncIterator[Opened]:
-    """Connects to the server, and waits for it as long as the flags allow."""
+    """Connects to the server, after waiting for it as long as the flags allow, and yields its target."""
     unused = _OF_HTTP if options.backend == "grpc" else _OF_GRPC
     refuse_unused(options, TargetOptions(), unused, f"with --backend {options.backend}")
     over = _over_grpc if options.backend == "grpc" else _over_http
@@ -109,7 +109,7 @@ async def _over_http(options: TargetOptions, ignore_eos: bool) -> AsyncIterator[
 
 
 async def _wait_ready(wire: HttpWire, timeout_s: float) -> None:
-    """Repeats requests until the server answers: not all servers have a readiness page."""
+    """Repeats a request until the server answers, because not all servers have an endpoint for readiness."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         with suppress(Unavailable):
@@ -120,7 +120,9 @@ async def _wait_ready(wire: HttpWire, timeout_s: float) -> None:
 
 
 async def _tokens_per_word(target: HttpTarget) -> float:
-    """Tokens per word, from the server's counts for a short and a longer prompt: constant parts cancel out."""
+    """Returns the number of tokens per word, from the server's token counts of a short and a longer prompt. Constant
+    parts of a prompt cancel out in the difference.
+    """
     rng = np.random.default_rng(0)
     counts = []
     for num_words in _CALIBRATION_WORDS:

@@ -1,1 +1,1 @@
-"""Conversion between Weft's values and vLLM's: pure, by field names."""
+"""Conversion between Weft's values and vLLM's, by field names and without side effects."""

@@ -1,4 +1,4 @@
-"""Converts vLLM's resolved configuration to Weft's; without side effects, by field names."""
+"""Converts vLLM's resolved configuration to Weft's, by field names and without side effects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def to_engine_config(
 
 
 def with_pooler(config: EngineConfig, model: Any, tasks: Sequence[str]) -> EngineConfig:
-    """The configuration with the tasks of a pooling model, which are known once it is loaded."""
+    """Returns the configuration with the tasks of a pooling model, which are known after the model is loaded."""
     if config.model_config.runner_type != "pooling":
         return config
     kind = PoolingKind((model.pooler_config.seq_pooling_type or "LAST").lower())
@@ -90,7 +90,7 @@ def with_pooler(config: EngineConfig, model: Any, tasks: Sequence[str]) -> Engin
 
 
 def with_media(config: EngineConfig, limits: Mapping[str, int], model: Any) -> EngineConfig:
-    """The configuration with the media that a prompt may contain, by the limits of the model's processor."""
+    """Returns the configuration with the media that a prompt may contain, by the limits of the model's processor."""
     known = {modality: limits[modality] for modality in MODALITIES if modality in limits}
     if not any(known.values()):
         return config
@@ -103,7 +103,7 @@ def with_media(config: EngineConfig, limits: Mapping[str, int], model: Any) -> E
 
 
 def _anchor(modality: Modality, hf_config: Any) -> int | None:
-    """The placeholder token of an item, under either name that models' configurations use."""
+    """Returns the placeholder token of a media item; models' configurations have two names for it."""
     for name in (f"{modality}_token_id", f"{modality}_token_index"):
         if isinstance(token := getattr(hf_config, name, None), int):
             return token
@@ -111,7 +111,7 @@ def _anchor(modality: Modality, hf_config: Any) -> int | None:
 
 
 def to_eos_ids(tokenizers: int | None, generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """The end-of-sequence ids as in vLLM: the tokenizer's first, then those of generation_config.json."""
+    """Returns the end-of-sequence ids in vLLM's order: the tokenizer's first, then those of generation_config.json."""
     given = generation.get("eos_token_id")
     listed = given if isinstance(given, list) else [given]
     return tuple(dict.fromkeys(i for i in (tokenizers, *listed) if i is not None))

@@ -1,4 +1,4 @@
-"""vLLM's errors as ours, by the names of their classes; pure."""
+"""Converts vLLM's errors to Weft's by the names of their classes, without side effects."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +57,7 @@ TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
 
 
 def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftError:
-    """The error for the caller; `parameter` names the invalid field if vLLM does not."""
+    """Returns the error for the caller. `parameter` names the invalid field if vLLM does not."""
     if isinstance(error, WeftError):
         return error
     for kind in type(error).__mro__:
@@ -79,7 +79,7 @@ def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftErr
 
 @contextmanager
 def translated(parameter: str | None = None) -> Iterator[None]:
-    """Raises vLLM's errors from inside as ours."""
+    """Converts an error of vLLM inside the `with` block to an error of Weft, and raises it."""
     try:
         yield
     except WeftError:
@@ -90,7 +90,7 @@ def translated(parameter: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def decoding(parameter: str) -> Iterator[None]:
-    """Raises vLLM's errors from inside as the caller's mistake in `parameter`."""
+    """Converts an error inside the `with` block to a `BadRequest` about `parameter`, and raises it."""
     try:
         with translated(parameter):
             yield
@@ -99,6 +99,4 @@ def decoding(parameter: str) -> Iterator[None]:
             raise
         raise BadRequest(parameter, f"{parameter}: {error}") from error
     except GenerationError as error:  # any exception of a library that vLLM uses to read media
-        raise BadRequest(
-            parameter, f"{parameter}: its bytes are in none of the known formats"
-        ) from error
+        raise BadRequest(parameter, f"{parameter}: the data is not in a known format") from error

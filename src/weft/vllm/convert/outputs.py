@@ -1,4 +1,4 @@
-"""Converts vLLM's outputs to our values; pure, by field names."""
+"""Converts vLLM's outputs to Weft's values, by field names and without side effects."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _FAILED = "the engine failed to answer this request"
 
 
 def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOutput:
-    """Converts a `RequestOutput` with a single answer of kind DELTA to its new part."""
+    """Converts a `RequestOutput` of kind DELTA, which has one answer, to the new part of that answer."""
     (answer,) = output.outputs
     reason = None if answer.finish_reason is None else FinishReason(answer.finish_reason)
     drafts = answer.spec_decode_metrics
@@ -38,7 +38,9 @@ def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOut
 
 
 def to_rows(flat: Any) -> list[LogprobRow] | None:
-    """Rows of vLLM's `FlatLogprobs`, read by column, because reading by entry creates an object for each."""
+    """Returns the rows of vLLM's `FlatLogprobs`. They are read by column, because reading by entry creates an object
+    for each entry.
+    """
     if not flat:
         return None
     ids, logprobs, ranks = flat.token_ids, flat.logprobs, flat.ranks
@@ -62,5 +64,5 @@ def to_pooling_output(request: Request, output: Any) -> PoolingRequestOutput:
 
 
 def _accepted(histogram: list[int]) -> int:
-    """`histogram[j]` steps had j accepted drafts."""
+    """Returns the number of accepted draft tokens; `histogram[j]` is the number of steps with j accepted drafts."""
     return sum(j * count for j, count in enumerate(histogram))

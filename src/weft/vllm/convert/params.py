@@ -1,7 +1,7 @@
-"""A checked request to the arguments of vLLM's parameters, by the names of their fields; pure.
+"""Converts a checked request to the arguments of vLLM's parameters, by field names and without side effects.
 
-vLLM gets one request for each of the n answers, as token ids, and gives token ids back: texts, stop
-strings, kinds of output and their intervals are made by `weft.text.outputs`, as for an engine of ours.
+vLLM gets a separate request for each of the n answers, as token ids, and returns token ids. `weft.text.outputs` makes
+texts, applies stop strings, and emits outputs of the requested kind and interval, as with Weft's engine.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ REFUSED_OF_CONSTRAINTS = {"whitespace_pattern": "vLLM has no setting for this wh
 
 
 def check_params(params: SamplingParams) -> None:
-    """Refuses parameters that this engine would ignore."""
+    """Raises an error for parameters that vLLM's engine would ignore."""
     for name, why in REFUSED.items():
         if getattr(params, name) is not None:
             raise BadRequest(name, f"{name} is not supported by this engine: {why}")
@@ -50,9 +50,9 @@ def check_params(params: SamplingParams) -> None:
 
 
 def to_sampling(request: Request, index: int) -> dict[str, Any]:
-    """Arguments of vLLM's `SamplingParams` for one of the answers; plain values and dicts.
+    """Returns the arguments of vLLM's `SamplingParams` for one answer, as plain values and dictionaries.
 
-    Only the first answer scores the prompt, which is the same for all.
+    Only the first answer computes prompt logprobs, because all answers have the same prompt.
     """
     params = request.params
     is_first = index == 0
@@ -73,7 +73,7 @@ def to_sampling(request: Request, index: int) -> dict[str, Any]:
 
 
 def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] | None:
-    """Arguments of vLLM's `StructuredOutputsParams`; only fields that are set."""
+    """Returns the arguments of vLLM's `StructuredOutputsParams`; only fields that are set."""
     if constraint is None:
         return None
     given = {name: getattr(constraint, name) for name in _CONSTRAINTS}
@@ -81,7 +81,7 @@ def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] 
 
 
 def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
-    """Tells vLLM whether reasoning has ended, which matters for a constraint that waits for it.
+    """Returns the value for vLLM that says whether reasoning has ended, for a constraint that applies after it.
 
     With None, vLLM decides with its own parser, which has no effect without a constraint.
     """
@@ -99,12 +99,12 @@ def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
 
 
 def to_pooling(request: Request) -> dict[str, Any]:
-    """Arguments of vLLM's `PoolingParams`. Weft's `normalize` is vLLM's `use_activation` for embeddings."""
+    """Returns the arguments of vLLM's `PoolingParams`. Weft's `normalize` is vLLM's `use_activation` for embeddings."""
     params = request.pooling
     assert params is not None
     if request.token_type_ids is not None:
         raise BadRequest(
-            "prompt_pair", "prompt_pair is not supported by this engine: join the texts"
+            "prompt_pair", "prompt_pair is not supported by this engine: join the two texts"
         )
     activates = params.use_activation if params.normalize is None else params.normalize
     return {

@@ -1,4 +1,4 @@
-"""Converts Weft's flags to arguments of vLLM's engine, by field names; without side effects."""
+"""Converts Weft's flags to arguments of vLLM's engine, by field names and without side effects."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ REFUSED = {
     "target_itl_ms": _BY_TOKENS,
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
-    "packed_cache_bytes": "vLLM keeps no packed weights",
+    "packed_cache_bytes": "vLLM does not store packed weights",
     "kv_cache_dtype": _IN_ARGS,
     "kv_offloading_size": _IN_ARGS,
     "kv_offloading_path": _IN_ARGS,
@@ -58,21 +58,21 @@ _COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
 def to_settings(
     options: EngineOptions, extra: Mapping[str, Any], reasoning_parser: str | None
 ) -> dict[str, Any]:
-    """Arguments of `AsyncEngineArgs`; `extra` are vLLM's own, which come first.
+    """Returns the arguments of vLLM's `AsyncEngineArgs`. `extra` has vLLM's own arguments, which override Weft's flags.
 
-    `ConfigError` names a flag that means nothing to vLLM, or that this server decides.
+    Raises a `ConfigError` that names a flag that means nothing to vLLM, or that this server decides.
     """
     defaults = EngineOptions()
     for name, why in REFUSED.items():
         if getattr(options, name) != getattr(defaults, name):
-            raise ConfigError(f"{spelled(name)} does nothing with --engine vllm: {why}")
+            raise ConfigError(f"{spelled(name)} has no effect with --engine vllm: {why}")
     if options.max_num_batched_tokens == "auto":
         raise ConfigError(
-            f"--max-num-batched-tokens auto does nothing with --engine vllm: {_BY_TOKENS}"
+            f"--max-num-batched-tokens auto has no effect with --engine vllm: {_BY_TOKENS}"
         )
     for name in DECIDED:
         if name in extra:
-            raise ConfigError(f"{FLAG}: {name} is decided by this server; {_remedy(name)}")
+            raise ConfigError(f"{FLAG}: this server sets {name} itself;  {_remedy(name)}")
     num_ranks = extra.get("data_parallel_size", options.data_parallel_size)
     if type(num_ranks) is not int or not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(
@@ -100,7 +100,7 @@ def to_settings(
 
 
 def read_engine_args(text: str | None) -> dict[str, Any]:
-    """The object that --engine-args is."""
+    """Returns the JSON object in the text of --engine-args. Raises `ConfigError`."""
     if text is None:
         return {}
     try:
@@ -113,7 +113,7 @@ def read_engine_args(text: str | None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """The value of a field: an object, if the flag is JSON of one."""
+    """Returns the value of a field; a flag with a JSON object becomes a dictionary."""
     if (
         name.endswith(("_config", "_overrides", "_per_prompt"))
         and isinstance(value, str)

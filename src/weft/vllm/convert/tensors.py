@@ -1,6 +1,7 @@
-"""Media that come as tensors, held to what the model's own processor makes of an item. Pure.
+"""Checks media tensors from a request against what the model's own processor makes of a media item. Without side
+effects.
 
-In a wrong shape they would end vLLM's engine, and with it everybody's requests.
+Tensors of a wrong shape would end vLLM's engine, and all requests with it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ _PREFIX = "tensors:"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A processed item: dtype and shape of each tensor, and its number of tokens."""
+    """A media item after processing: dtype and shape of each tensor, and the item's number of tokens."""
 
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
     num_tokens: int
@@ -29,14 +30,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
-    """Properties that the items of a modality share; None for those that differ."""
+    """Properties that all items of a modality share: dtype and shape of each tensor, and the number of tokens. None
+    stands for a property or size that differs between items.
+    """
 
     tensors: Mapping[str, tuple[str, tuple[int | None, ...]] | None]
     num_tokens: int | None
 
     @classmethod
     def of(cls, one: Item, other: Item) -> Self:
-        """The form shared by two items that differ as much as possible."""
+        """Returns the properties that two items share. The items should be as different as possible."""
         tensors = {
             name: _common(made, other.tensors.get(name)) for name, made in one.tensors.items()
         }
@@ -45,18 +48,20 @@ class ItemForm:
         return cls(tensors, one.num_tokens if is_fixed else None)
 
     def dtype(self, name: str) -> str | None:
-        """Data type of a tensor, if known."""
+        """Returns the dtype of a tensor; None if it is unknown."""
         common = self.tensors.get(name)
         return None if common is None else common[0]
 
     def check(self, item: Item) -> None:
-        """Raises `BadRequest` for an item of another form. Extra and missing tensors are allowed."""
+        """Raises `BadRequest` if the item does not have the shared properties. Extra and missing tensors are
+        allowed.
+        """
         for name, (dtype, shape) in item.tensors.items():
             if (common := self.tensors.get(name)) is None:
                 continue
             expected_dtype, sizes = common
             if dtype != expected_dtype:
-                raise _refused(name, f"this model takes numbers of {expected_dtype}, got {dtype}")
+                raise _refused(name, f"this model needs the dtype {expected_dtype}, got {dtype}")
             if len(shape) != len(sizes) or any(
                 size not in (None, given) for size, given in zip(sizes, shape, strict=True)
             ):
@@ -67,12 +72,12 @@ class ItemForm:
         if self.num_tokens not in (None, item.num_tokens):
             raise _refused(
                 "mm_placeholders",
-                f"an item of this model takes {self.num_tokens} tokens, got {item.num_tokens}",
+                f"an item of this model has {self.num_tokens} tokens, got {item.num_tokens}",
             )
 
 
 def check_names(given: MediaTensors, form: ItemForm) -> None:
-    """Raise `BadRequest` for tensors that the model's encoder does not have as inputs."""
+    """Raises `BadRequest` for tensors that are no inputs of the model's encoder."""
     first, *_ = given.tensors
     if form.tensors and first not in form.tensors:
         raise _refused(
@@ -84,7 +89,7 @@ def check_names(given: MediaTensors, form: ItemForm) -> None:
 
 
 def layout(name: str, given: MediaTensors) -> tuple[Layout, str | None]:
-    """Returns how a tensor is divided into items, in vLLM's terms, and the tensor with the number of rows of each."""
+    """Returns how vLLM divides the tensor into items, and the name of the tensor with each item's number of rows."""
     if name in given.batched:
         return "batched", None
     if name in given.flat:
@@ -93,7 +98,7 @@ def layout(name: str, given: MediaTensors) -> tuple[Layout, str | None]:
 
 
 def to_hashes(given: MediaTensors) -> list[str]:
-    """By which the engine knows the items."""
+    """Returns the hashes by which the engine identifies the items."""
     return [f"{_PREFIX}{name}" for name in given.hashes]
 
 
