@@ -56,7 +56,7 @@ REFUSED = {
         "--data-parallel-rank and --remote exclude each other"
     ),
     f"{DP} --data-parallel-rank 1": "--data-parallel-rank must be from 0 to 0",
-    f"{HEAD} --api-server-count 2": "--api-server-count 2 does not go with",
+    f"{HEAD} --api-server-count 2": "--api-server-count 2 cannot be combined with",
     # -- of engines elsewhere
     "serve embedded:tiny --remote grpc://127.0.0.1:1": "MODEL",
     "serve --remote http://127.0.0.1:1": "must be grpc://HOST:PORT",
@@ -86,7 +86,7 @@ REFUSED = {
     "epp --cert-path=/no/such": "--cert-path: cannot read /no/such/tls.key",
     "epp --max-body-bytes=0": "--max-body-bytes must be between 1",
     "epp --metrics-endpoint-auth": "needs --metrics-token-file, or a pool in Kubernetes",
-    "epp --ha-enable-leader-election": "--ha-enable-leader-election needs an InferencePool",
+    "epp --ha-enable-leader-election": "--ha-enable-leader-election needs --pool-name",
     "epp --zap-encoder=xml": "--zap-encoder must be json or console",
     # -- of all on one machine
     "up M --workers=0": "--workers must be between 1 and 256",

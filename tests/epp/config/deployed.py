@@ -447,7 +447,7 @@ ALSO_REFUSED = {
             "dcgm-data-source", "core-metrics-extractor",
             dataLayer={"sources": [_source("dcgm-data-source", "core-metrics-extractor")]},
         ),
-        r"extractors\[0\]\.pluginRef: .*is no telemetry extractor",
+        r"extractors\[0\]\.pluginRef: .*not a telemetry extractor",
     ),
     "max-saturation-detector without one": (
         config(("max-saturation-detector", {"detectors": []})), "detectors",

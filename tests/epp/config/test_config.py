@@ -108,7 +108,7 @@ REFUSALS = [
     ("plugins: [{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: x}}]",
      "plugins[0].parameters.prefixMatchInfoProducerName: no plugin is named 'x'"),
     (("plugins: [{type: queue-scorer}, {type: prefix-cache-scorer,"
-     " parameters: {prefixMatchInfoProducerName: queue-scorer}}]"), "is no data producer"),
+     " parameters: {prefixMatchInfoProducerName: queue-scorer}}]"), "not a data producer"),
     ("schedulingProfiles: [{name: a, plugins: [{pluginRef: x}]}]",
      "schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'x'"),
     (("plugins: [{type: queue-scorer}]\n"
@@ -136,7 +136,7 @@ REFUSALS = [
      "flowControl.priorityBands[0].fairnessPolicyRef: no plugin is named 'fcfs'"),
     (("featureGates: [flowControl]\nplugins: [{type: edf-ordering-policy}]\n"
       "flowControl: {usageLimitPolicyPluginRef: edf-ordering-policy}"),
-     "flowControl.usageLimitPolicyPluginRef: 'edf-ordering-policy' is a edf-ordering-policy, which"),
+     "flowControl.usageLimitPolicyPluginRef: 'edf-ordering-policy' is a edf-ordering-policy, not"),
     ("featureGates: [flowControl=yes]", "featureGates[0]: must be flowControl=true or"),
     ("featureGates: [other]", "featureGates[0]: unknown gate 'other'"),
     ("flowControl: {maxBytes: 1Q}", "flowControl: must be a quantity"),

@@ -214,5 +214,5 @@ async def test_pickers_take_turns(api: ApiServerDouble):
 )
 def test_there_is_no_election_without_a_pool(given: dict):
     """The Lease is named after it."""
-    with pytest.raises(ConfigError, match="needs an InferencePool"):
+    with pytest.raises(ConfigError, match="needs --pool-name"):
         PickerOptions(ha_enable_leader_election=True, **given)

@@ -384,7 +384,7 @@ def test_keys_of_the_other_source_are_reported():
         ((PRODUCER, {"sloBufferFactor": 0}), "sloBufferFactor"),
         ((PRODUCER, {"predictionServerURL": "http://localhost:8001"}), "predictionServerURL"),
         (("latency-scorer", {"headroomSelectionStrategy": "all"}), "headroomSelectionStrategy"),
-        (("latency-scorer", {"latencyPredictionInfoProducerName": "queue-scorer"}), "is no data producer"),
+        (("latency-scorer", {"latencyPredictionInfoProducerName": "queue-scorer"}), "not a data producer"),
         (("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}), "epsilonExploreNeg"),
     ],
 )  # fmt: skip
