@@ -181,7 +181,7 @@ def test_reasoning_is_folded_to_a_line(thinker: Server, state: dict[str, str]):
         terminal.read_until(
             b"\r\x1b[K\x1b[2m[reasoning, 8 tokens: /reasoning shows it]\x1b[22m\r\n"
         )
-        terminal.read_until(b"[cut off: ")
+        terminal.read_until(b"[the answer was cut off: ")
         converse(terminal, (b"/reasoning\r", b"\x1b[?2004l\x1b[2m"))
         assert len(terminal.read_until(b"\x1b[22m\r\n")) > 0
 

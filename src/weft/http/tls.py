@@ -21,8 +21,8 @@ def client_tls(ca_file: str | None = None, *, is_insecure: bool = False) -> ssl.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Returns the TLS context of the certificate files; None without files. Raises a `ConfigError` that names the
-    flag.
+    """Files and settings of a server's TLS. `client_certificates` is 0 (no client certificates), 1 (verified if the
+    client presents one) or 2 (required); None means 2 with `client_ca` and 0 without.
     """
 
     cert: Path | None = None

@@ -238,7 +238,7 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
 
 
 def check_api_flags(options: ServeOptions) -> None:
-    """Raises `ConfigError` for an unknown parser; called before the model is read."""
+    """Raises `ConfigError` for an unknown parser or invalid template arguments; called before the model is read."""
     api = pick(options, ApiOptions)
     read_template_kwargs(api.default_chat_template_kwargs)
     for flag, name, known in (

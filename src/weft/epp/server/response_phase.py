@@ -39,7 +39,7 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 
 
 class ResponsePhase:
-    """The response of one request. Without `followed`, it is passed on unread."""
+    """The response of one request. Without `followed`, it is passed on unread.
 
     `is_retained` is True if the gateway keeps each piece of the body until the piece is answered.
     """
