@@ -70,9 +70,9 @@ REFUSED = {
     "serve --remote-api-key k": "needs --remote",
     # -- of vLLM's engine
     "serve --engine vllm": "needs a MODEL",
-    f"{VLLM} --num-threads 2": "--num-threads does nothing with",
+    f"{VLLM} --num-threads 2": "--num-threads has no effect with",
     f"{VLLM} --engine-args [": "--engine-args: not valid JSON",
-    f"""{VLLM} --engine-args '{{"model": "x"}}'""": "model is decided by",
+    f"""{VLLM} --engine-args '{{"model": "x"}}'""": "this server sets model itself",
     f"serve {TINY} --engine-args {{}}": "--engine-args needs --engine vllm",
     "serve --engine vllm --remote grpc://a:1": "--engine vllm and --remote",
     "serve no/such/dir --engine vllm": "no such directory",

@@ -68,7 +68,7 @@ def show(arguments: Sequence[str], word: str) -> int | None:
     if panels:
         say("\n\n".join(_panels(panels)))
     if others:
-        say(f"Flags of vLLM (see docs/reference/vllm-flags.md):  {', '.join(sorted(others))}")
+        say(f"Flags of vLLM (see docs/reference/vllm-flags.md): {', '.join(sorted(others))}")
     if not panels and not others:
         error = as_called(f'error: no flag of weft {command} has "{word}" in its help')
         say(error, file=sys.stderr)

@@ -94,7 +94,7 @@ class KvEventReader:
             _topic, number, payload = frames
             batch = _decoder.decode(payload)
         except ValueError as error:  # includes msgspec's exceptions
-            log.warning("a prefix-cache event could not be read:  %s", error)
+            log.warning("a prefix-cache event could not be read: %s", error)
             return
         rank, sequence = batch.data_parallel_rank or 0, int.from_bytes(number, "big")
         events = [value for event in batch.events if (value := to_event(event)) is not None]

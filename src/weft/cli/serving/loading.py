@@ -247,7 +247,7 @@ def check_api_flags(options: ServeOptions) -> None:
     ):
         if name not in ("auto", "none") and name not in known:
             raise ConfigError(
-                f"{flag} {name!r} is unknown; must be auto, none,  {', '.join(sorted(known))}"
+                f"{flag} {name!r} is unknown; must be auto, none, {', '.join(sorted(known))}"
             )
 
 

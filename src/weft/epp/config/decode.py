@@ -134,7 +134,7 @@ class _Plain:
         """Raises an error for a surrogate without its pair, which a YAML escape may spell and no encoding can write."""
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ConfigError(
-                f"{path or self._source}: contains half of a surrogate pair:  {text!r}"
+                f"{path or self._source}: contains half of a surrogate pair: {text!r}"
             )
 
 

@@ -72,7 +72,7 @@ def to_settings(
         )
     for name in DECIDED:
         if name in extra:
-            raise ConfigError(f"{FLAG}: this server sets {name} itself;  {_remedy(name)}")
+            raise ConfigError(f"{FLAG}: this server sets {name} itself; {_remedy(name)}")
     num_ranks = extra.get("data_parallel_size", options.data_parallel_size)
     if type(num_ranks) is not int or not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(
