@@ -126,7 +126,7 @@ def _transfer(role: str, scratch: Path) -> str:
 
 
 class Stack:
-    """All processes of `weft up`, in the order of their start. They are stopped in reverse order."""
+    """All processes of `weft up`, in the order of their start. They are stopped in the same order."""
 
     def __init__(self, model: str, options: UpOptions, binary: Path) -> None:
         self._model = model
@@ -286,7 +286,7 @@ class Stack:
             raise failed.exceptions[0] from None
 
     async def _watch_worker(self, number: int) -> None:
-        """Waits for the end of a worker. Raises its failure if no other worker is left."""
+        """Restarts a worker each time it ends. Raises the worker's failure if no other worker runs."""
         pauses = Pauses(*_PAUSES_S)
         while True:
             worker, since = self._workers[number - 1], time.monotonic()

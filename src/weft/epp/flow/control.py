@@ -301,8 +301,8 @@ class FlowControl:
         return Refused(status, message, reason, retry_after_s=self._retry_after_s(reason))
 
     def _retry_after_s(self, reason: Drop) -> int | None:
-        """Returns the estimated seconds until the requests that wait now are dispatched, at the recent rate; None
-        during a shutdown.
+        """Returns the estimated seconds until the requests that wait now are dispatched, at the recent rate. While
+        there is no rate, returns the time that requests have waited so far. None during a shutdown.
         """
         if reason is Drop.SHUTTING_DOWN:
             return None

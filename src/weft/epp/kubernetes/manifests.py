@@ -88,7 +88,9 @@ class Pod(Object, frozen=True):
         return found == ["True"]
 
     def endpoints(self, ports: tuple[int, ...]) -> list[EndpointSpec]:
-        """Returns an endpoint for each port, named by its rank. After a restart, the pod's endpoints are new ones."""
+        """Returns an endpoint for each port, named by its rank. A restart of the port's container gives a new
+        endpoint.
+        """
         return [
             EndpointSpec(
                 name=f"{self.metadata.name}-rank-{rank}",
@@ -102,7 +104,9 @@ class Pod(Object, frozen=True):
         ]
 
     def _num_restarts(self, port: int) -> int:
-        """Restarts of the containers that declare a port; of all containers if none does."""
+        """Returns the number of restarts of the containers that declare the port; of all containers if none declares
+        it.
+        """
         servers = {
             container.name
             for container in self.spec.containers or ()

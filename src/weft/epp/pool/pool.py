@@ -32,7 +32,9 @@ class Pool:
             listener(endpoint)
 
     def join_by(self, *labels: str) -> None:
-        """Names labels that listeners read when an endpoint joins: an endpoint whose label changes joins anew."""
+        """Registers labels that listeners read when an endpoint joins. If such a label changes, the endpoint leaves and
+        joins again.
+        """
         self._joining_labels.update(labels)
 
     def on_left(self, listener: Callable[[Endpoint], None]) -> None:
@@ -77,7 +79,7 @@ class Pool:
 
     def replace(self, source: str, found: Iterable[tuple[EndpointSpec, str]]) -> None:
         """Replaces the endpoints of `source` by `found` (specs with IP addresses). Unchanged endpoints keep their
-        state.
+        state, also if their labels changed.
         """
         wanted = {f"{spec.namespace}/{spec.name}": (spec, host) for spec, host in found}
         for key, endpoint in list(self._by_key.items()):

@@ -51,7 +51,9 @@ class JsonReader:
 
 
 class EventReader:
-    """Reader of server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line."""
+    """Reader of server-sent events. Lines end in LF, CR LF or CR. An event ends at an empty line, or before the next
+    JSON object.
+    """
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []  # pieces of an incomplete line

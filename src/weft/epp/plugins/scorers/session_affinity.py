@@ -24,7 +24,7 @@ class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
-    """A part of the request that may contain a session id."""
+    """A source of session ids: a header of the request, or the attribute that a `session-id-producer` sets."""
 
     header: Name | None = None
     attribute: Literal["SessionIDDataKey"] | None = None
@@ -35,7 +35,7 @@ class SessionSource(Part, frozen=True, kw_only=True):
             raise ValueError("needs exactly one of header and attribute")
 
     def read(self, cycle: Cycle) -> str:
-        """The session id; "" if there is none."""
+        """Returns the session id of the request; "" if there is none."""
         if self.header is not None:
             return cycle.request.headers.get(self.header.lower(), "")
         return cycle.session_ids.get(self.producer, "")

@@ -49,7 +49,9 @@ class AnthropicParser(JsonParser):
     dialect = Dialect.ANTHROPIC
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Parses the body. The prompt is the tools, the system text, then each message."""
+        """Parses the body. The prompt is the tools, the system text, then each message. A request to count tokens whose
+        body cannot be parsed goes to any endpoint.
+        """
         try:
             return self._read(call)
         except Refused as refused:
