@@ -151,12 +151,12 @@ async def fake(**options) -> AsyncIterator[EngineClient]:
 
 
 @asynccontextmanager
-async def api_server(**options) -> AsyncIterator[ApiServerClient]:
+async def api_server(behind=process, **options) -> AsyncIterator[ApiServerClient]:
     """The engine in a child process, from one of the API servers before it; the supervisor is here too."""
     sockets = SocketDirectory()
     directory = sockets.path
     try:
-        async with process(api_server_directory=str(directory), **options) as engine:
+        async with behind(api_server_directory=str(directory), **options) as engine:
             ours, theirs = socket.socketpair()
 
             async def tell() -> None:

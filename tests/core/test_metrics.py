@@ -84,6 +84,7 @@ EXPECTED = {
     "kv_transfer_sent_seconds": ("counter", "", ""),
     "kv_transfer_failed_sends": ("counter", "", ""),
     "num_preemptions": ("counter", "", ""),
+    "resumed_requests": ("counter", "", ""),
     "corrupted_requests": ("counter", "", ""),
     "spec_decode_num_drafts": ("counter", "", ""),
     "spec_decode_num_draft_tokens": ("counter", "", ""),

@@ -126,6 +126,7 @@ class SteppingEngine:
         bad_token_ids=(),
         eos_token_ids=(EOS, 2),
         items=(),
+        resumption=None,
         **params,
     ) -> None:
         """Queue a request."""
@@ -143,6 +144,7 @@ class SteppingEngine:
             bad_token_ids=list(bad_token_ids),
             eos_token_ids=eos_token_ids,
             items=list(items),
+            resumption=resumption,
         )
         self.scheduler.add(request)
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]

@@ -418,17 +418,17 @@ async def test_answers_are_those_of_one_engine():
 
 @pytest.mark.slow
 async def test_an_engine_that_dies_is_started_again_as_it_was():
-    """Its requests get one error each; the other's go on; and what was said to all holds for the new one."""
+    """Its requests go on at the other engine; and what was said to all holds for the new one."""
     async with data_parallel(**ROOM) as group:
         expected = await last(group, 0, data_parallel_rank=1)
         doomed = group.generate(PROMPT, ENDLESS, "doomed", data_parallel_rank=0)
         spared = group.generate(PROMPT, ENDLESS, "spared", data_parallel_rank=1)
         await asyncio.gather(anext(doomed), anext(spared))
         group._group.ranks[0].client._child.process.send_signal(signal.SIGKILL)
-        with pytest.raises(EngineDead, match="engine 0"):
-            [output async for output in doomed]
-        assert (await anext(spared)).outputs[0].finish_reason is None
-        await spared.aclose()
+        async with aclosing(doomed), aclosing(spared), asyncio.timeout(PATIENCE_S):
+            while group._group.ranks[1].num_open < 2:
+                assert (await anext(doomed)).outputs[0].finish_reason is None
+            assert (await anext(spared)).outputs[0].finish_reason is None
         assert group.is_degraded
         await group.check_health()
         await group.pause_generation()

@@ -72,7 +72,7 @@ async def test_a_stopped_engine_of_several_is_started_again():
     """Calls to all return meanwhile, and a lock that one holds is free again."""
     async with data_parallel(**ROOM) as client:
         former = client._group.ranks[1].engine
-        failed = asyncio.create_task(error_of(client, data_parallel_rank=1))
+        moved = asyncio.create_task(error_of(client, data_parallel_rank=1))
         await until(lambda: client._group.ranks[1].num_open)
         os.kill(former._child.process.pid, signal.SIGSTOP)
         calling = [
@@ -80,7 +80,10 @@ async def test_a_stopped_engine_of_several_is_started_again():
             asyncio.create_task(client.resume_generation()),
         ]
         give_up_soon(former._child._heartbeat)
-        assert "engine 1 ended unexpectedly" in str(await failed)
+        await until(lambda: client._group.ranks[0].num_open)  # the request goes on there
+        assert "engine 1 ended unexpectedly" in str(former.dead_error)
+        await client.abort("r")
+        assert await moved is None
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*calling)
             await client.resume_generation()
@@ -95,11 +98,14 @@ async def test_a_node_that_says_nothing_is_given_up():
     async with nodes(**ROOM) as client:
         engine = client._group.ranks[1].engine
         await until(lambda: engine._heartbeat._num_unanswered >= 0)
-        failed = asyncio.create_task(error_of(client, data_parallel_rank=1))
+        moved = asyncio.create_task(error_of(client, data_parallel_rank=1))
         await until(lambda: client._group.ranks[1].num_open)
         engine._heartbeat.answered = lambda: None
         give_up_soon(engine._heartbeat)
-        assert "its node has not answered for 60 s" in str(await failed)
+        await until(lambda: client._group.ranks[0].num_open)  # the request goes on here
+        assert "its node has not answered for 60 s" in str(engine.dead_error)
+        await client.abort("r")
+        assert await moved is None
         await until(
             lambda: client._group.ranks[1].is_live and client._group.ranks[1].client is not engine
         )

@@ -254,24 +254,22 @@ async def follow(client, request_id: str, rank: int) -> tuple[list[int], BaseExc
 
 @pytest.mark.slow
 async def test_an_engine_that_is_killed_elsewhere_is_taken_back():
-    """Its requests get one error each, the others notice nothing, and adapters and pauses are as they were."""
+    """Its requests go on here, the others notice nothing, and adapters and pauses are as they were."""
     async with nodes(**ROOM) as client:
         bystander = asyncio.create_task(follow(client, "here", 0))
         lost = [asyncio.create_task(follow(client, f"lost-{n}", 1)) for n in range(3)]
         await until(lambda: client._group.ranks[1].num_open == 3)
         [_, theirs] = engines_of(2)
         theirs.kill()
-        for _, error in await asyncio.gather(*lost):
-            assert isinstance(error, EngineDead)
-            assert "engine 1 ended unexpectedly" in str(error)
+        await until(lambda: client._group.ranks[0].num_open == 4)
         assert client.is_degraded
         assert await answer(client, "meanwhile")
         await until(lambda: not client.is_degraded)
         assert await answer(client, "again", data_parallel_rank=1)
         assert not bystander.done()
-        await client.abort("here")
-        _, error = await bystander
-        assert error is None
+        await client.abort(["here", *(f"lost-{n}" for n in range(3))])
+        for _, error in await asyncio.gather(bystander, *lost):
+            assert error is None
 
 
 @pytest.mark.slow

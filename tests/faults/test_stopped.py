@@ -103,7 +103,7 @@ def test_a_stopped_engine_ends_its_server():
 
 
 async def test_a_stopped_engine_of_several_is_replaced():
-    """Its requests fail, those of the other and calls to all are answered, and both are there again."""
+    """Its requests go on at the other, calls to all are answered, and both are there again."""
     with served("--data-parallel-size", "2", "--num-threads", "2", count=1) as server:
         clients = Clients(server)
         stopped, other = server.front.children()
@@ -118,7 +118,7 @@ async def test_a_stopped_engine_of_several_is_replaced():
             for path in ("/reset_prefix_cache", "/resume")
         ]
         await within(HUNG_S + MARGIN_S, *asked, *calls)
-        assert {(await one).status_code for one in asked} == {200, 503}
+        assert {(await one).status_code for one in asked} == {200}
         assert all([await one for one in calls])
         while (await clients.call("GET", "/health")).text == "degraded":  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)

@@ -140,6 +140,10 @@ class EngineDead(Unavailable):
         super().__init__(message)
 
 
+class EngineLost(EngineDead):
+    """The engine ended while it ran a request, which another engine can continue."""
+
+
 class Unsupported(WeftError):
     """A valid request that this build or this model does not offer; the message names the feature."""
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from weft.core.client import Sink
-from weft.core.values.logprobs import FlatLogprobs
+from weft.core.values.kv_transfer import GivenAnswer
+from weft.core.values.logprobs import FlatLogprobs, num_scores
 from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
@@ -31,8 +32,6 @@ from weft.text.tokenizer import Tokenizer
 _MAX_UNREAD = 256
 # Number of earlier tokens whose text may complete a character together with a token.
 _REPAIR_TOKENS = 4
-
-
 # Number of logprobs whose reading or writing takes 2 to 4 ms.
 MANY_SCORES = 2048
 T = TypeVar("T")
@@ -166,6 +165,12 @@ class RequestStream:
             scored.append(_logprobs_of(row, before, self._tokenizer))
         self._prompt_logprobs, self._prompt_rows = scored, None
 
+    def hand_over(self) -> list[GivenAnswer | None]:
+        """Returns the answers so far, for the engine that continues them; incomplete prompt logprobs start anew."""
+        if not self._answers[0].num_tokens:
+            self._prompt_rows = None
+        return [answer.given for answer in self._answers]
+
     def abort(self) -> None:
         """End every open answer with "abort"; text held back for stop strings is shown."""
         for answer in self._answers:
@@ -293,6 +298,12 @@ class _Answer:
     def num_tokens(self) -> int:
         """Tokens so far, emitted or not."""
         return len(self._token_ids)
+
+    @property
+    def given(self) -> GivenAnswer | None:
+        """The answer so far; None if it has ended."""
+        counts = (self.num_draft_tokens, self.num_accepted_tokens)
+        return None if self.finish_reason else GivenAnswer(list(self._token_ids), *counts)
 
     @property
     def is_due(self) -> bool:
@@ -469,14 +480,3 @@ async def let_go(*scored: Sequence[PositionLogprobs | None] | None) -> None:
 
 async def let_go_of(output: RequestOutput) -> None:
     await let_go(output.prompt_logprobs, *(answer.logprobs for answer in output.outputs))
-
-
-def num_scores_of(output: RequestOutput) -> int:
-    """Approximate number of logprobs in an output that will be written."""
-    of_answers = sum(num_scores(answer.logprobs) for answer in output.outputs)
-    return num_scores(output.prompt_logprobs) + of_answers
-
-
-def num_scores(rows: Sequence[LogprobRow | PositionLogprobs | None] | None) -> int:
-    """Number of logprobs in these rows, estimated from the last row."""
-    return len(rows) * len(rows[-1] or ()) if rows else 0

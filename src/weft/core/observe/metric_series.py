@@ -168,6 +168,10 @@ SERIES: Final = (
     ),
     _counter("num_preemptions", "Number of preemptions."),
     _counter(
+        "resumed_requests",
+        "Number of requests that this engine has continued after the engine before it had ended.",
+    ),
+    _counter(
         "corrupted_requests",
         "Sequences that failed because their logits contained NaN or infinity.",
     ),

@@ -93,6 +93,7 @@ class EngineMetrics:
         self.transfer_bytes = tally("nixl_bytes_transferred")
         self.transfer_blocks = tally("nixl_num_descriptors")
         self.num_ended = dict.fromkeys(FinishReason, 0)
+        self.num_resumed = 0
         self.stats = StepStats()
         self.load: EngineLoad | None = None
         self.sleep_level = 0
@@ -154,6 +155,7 @@ class EngineMetrics:
             "prompt_tokens": [((), num_prompt)],
             "generation_tokens": [((), num_generated)],
             "request_success": [((reason.value,), n) for reason, n in self.num_ended.items()],
+            "resumed_requests": [((), self.num_resumed)],
         }
         return counters | (self._own_values(self.load) if self.load is not None else {})
 

@@ -6,13 +6,17 @@ from contextlib import contextmanager
 
 from weft.core.errors import Code, WeftError
 from weft.core.observe.metrics import EngineMetrics
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
 
 _FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # failures of an engine, not of a request
 
 
 class ObservedRequest:
-    """Measures a checked request, from the time at which it is sent to the engine. Each answer ends at most once."""
+    """Measures a checked request, from the time at which it is sent to the engine. Each answer ends at most once.
+
+    Of a request that continues after the loss of its engine, only the rest is measured.
+    """
 
     __slots__ = (
         "_arrived_at",
@@ -36,9 +40,21 @@ class ObservedRequest:
         self.has_silent = True  # an attribute, not a property, because every token reads it
         traces = metrics.traces
         self._trace = None if traces is None else traces.begin(request)
+        if request.resumption is not None:
+            self._leave_out(request.resumption)
+            metrics.num_resumed += 1
+            return
         metrics.params_n.add(params.n)
         if params.max_tokens is not None:
             metrics.params_max_tokens.add(params.max_tokens)
+
+    def _leave_out(self, resumption: Resumption) -> None:
+        for index, given in enumerate(resumption.answers):
+            if given is None:
+                self._open.discard(index)
+            if given is None or given.token_ids:
+                self._silent.discard(index)
+        self.has_silent = bool(self._silent)
 
     @property
     def open_answers(self) -> list[int]:
@@ -56,6 +72,11 @@ class ObservedRequest:
                 self._trace.has_first_token(latency_s)
         if reason is not None and index in self._open:
             self._end(index, num_tokens, reason)
+
+    def leave(self) -> None:
+        """Ends the trace: another engine continues the request, and measures the rest."""
+        self._open.clear()
+        self.end_trace(is_in_engine=False)
 
     def end_trace(self, *, is_in_engine: bool) -> None:
         """Ends the trace of a request whose answers have all ended.

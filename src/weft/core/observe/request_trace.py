@@ -35,7 +35,9 @@ class RequestTrace:
     @property
     def is_whole(self) -> bool:
         """True if the engine has reported the times of every answer."""
-        return len(self._times) >= self._request.params.n
+        resumption = self._request.resumption
+        num_answers = self._request.params.n if resumption is None else resumption.num_open_answers
+        return len(self._times) >= num_answers
 
     def has_first_token(self, latency_s: float) -> None:
         """Records the time to first token; only the first call for a request counts."""

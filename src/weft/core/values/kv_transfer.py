@@ -247,3 +247,38 @@ def remote_prompt(extra_args: dict[str, Any] | None) -> RemotePrompt | None:
         host=found["remote_host"],
         port=found["remote_port"],
     )
+
+
+class GivenAnswer(msgspec.Struct, frozen=True):
+    """The tokens that an unfinished answer has so far, and its counts of draft tokens."""
+
+    token_ids: list[int] = []
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers so far of a request whose engine was lost; None stands for an answer that has ended.
+
+    `number` counts the engines that have ended while they ran the request. `num_losses` counts only those since any
+    answer last got a token.
+    """
+
+    answers: list[GivenAnswer | None]
+    number: int = 1
+    num_losses: int = 1
+
+    @property
+    def open_indexes(self) -> list[int]:
+        """Indexes of the answers that have not ended."""
+        return [index for index, answer in enumerate(self.answers) if answer is not None]
+
+    @property
+    def num_open_answers(self) -> int:
+        """Number of answers that have not ended."""
+        return len(self.open_indexes)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all unfinished answers."""
+        return sum(len(answer.token_ids) for answer in self.answers if answer is not None)

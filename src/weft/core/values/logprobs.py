@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from weft.core.values.types import Logprob, PositionLogprobs
+from weft.core.values.types import Logprob, LogprobRow, PositionLogprobs, RequestOutput
 
 
 class LogprobsMode(StrEnum):
@@ -82,3 +82,14 @@ class FlatLogprobs(Sequence[Any]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable
+
+
+def num_scores_of(output: RequestOutput) -> int:
+    """Approximate number of logprobs in an output that will be written."""
+    of_answers = sum(num_scores(answer.logprobs) for answer in output.outputs)
+    return num_scores(output.prompt_logprobs) + of_answers
+
+
+def num_scores(rows: Sequence[LogprobRow | PositionLogprobs | None] | None) -> int:
+    """Number of logprobs in these rows, estimated from the last row."""
+    return len(rows) * len(rows[-1] or ()) if rows else 0

@@ -12,7 +12,7 @@ import msgspec
 
 from weft.core.values.declare import INT32_MAX, INT64_MAX, Carried, Param
 from weft.core.values.kv_cache import Medium
-from weft.core.values.kv_transfer import Prefill
+from weft.core.values.kv_transfer import Prefill, Resumption
 from weft.core.values.media import Media, Owner
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
@@ -259,7 +259,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Tokens of `prompt_embeds`, which are in the order of the prompt, have id 0; `cache_salt` then distinguishes these
     embeddings from others. Only the number of `media` has been checked: an engine that computes pictures has `items`
     instead, in order, whose tokens are among `prompt_token_ids`. A request with `pooling` and `pooling_kind` generates
-    nothing, and its `params` are unused. `lora_id`, at least 1, is unique for each load of the `lora_request`.
+    nothing, and its `params` are unused. `lora_id`, at least 1, is unique for each load of the `lora_request`. With a
+    `resumption` the answers of a lost engine continue.
     """
 
     request_id: str
@@ -286,6 +287,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt_embeds: list[EmbeddedTokens] = []
     media: Media | None = None
     items: list[PlacedItem] = []
+    resumption: Resumption | None = None
 
     @property
     def lora_name(self) -> str | None:
@@ -323,7 +325,6 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 # Keyed by token id: the sampled token first, then the others by rank.
 PositionLogprobs = dict[int, Logprob]
-
 
 # (token id, log-probability, rank): the sampled token first, then the others by rank.
 LogprobRow = list[tuple[int, float, int | None]]
@@ -382,9 +383,8 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Output of `generate`: the new part of every answer of one request, or the whole answers.
 
-    `prompt_logprobs[0]` is None (no token precedes the first one). `num_cached_tokens` counts prompt tokens taken
-    from the prefix cache when the request was first scheduled. `kv_transfer_params` are for the engine that continues
-    the prompt.
+    `prompt_logprobs[0]` is None (no token precedes it). `num_cached_tokens` counts prompt tokens from the prefix cache
+    when the request was first scheduled. `kv_transfer_params` are for the engine that continues the prompt.
     """
 
     request_id: str
@@ -421,8 +421,7 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one rank's scheduler and cache, which the engine takes after a step.
 
     `gen_throughput` is generated tokens per second, and `cache_hit_rate` the fraction of queried prompt tokens found in
-    the prefix cache, both over a recent window. `num_loras` is the number of loaded adapters; `max_loras` is 0 without
-    `--enable-lora`.
+    the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0 without adapters.
     """
 
     data_parallel_rank: int = 0

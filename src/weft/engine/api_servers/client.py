@@ -7,12 +7,14 @@ from the engines, so that each output costs time only in the API server that rea
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 import zmq
 
+from weft.core.client import Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
@@ -21,7 +23,14 @@ from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
 from weft.core.operator_calls import OperatorCalls
 from weft.core.values.controls import SERVER_HUNG_S
 from weft.core.values.pictures import ItemPreparer
-from weft.core.values.types import EngineLoad, KvEventBatch, LoRARequest
+from weft.core.values.types import (
+    EngineLoad,
+    KvEventBatch,
+    LoRARequest,
+    PoolingRequestOutput,
+    Request,
+    RequestOutput,
+)
 from weft.engine.api_servers.calls import (
     ABORT,
     ANSWERS,
@@ -53,9 +62,11 @@ from weft.engine.api_servers.messages import (
     State,
     ToServer,
 )
+from weft.engine.clients.failover import nothing, run_on
 from weft.engine.front.client import FrontClient
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
+from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.ipc.channel import Channel
 from weft.engine.ipc.messages import (
     MAX_FRAME_BYTES,
@@ -66,6 +77,7 @@ from weft.engine.ipc.messages import (
     ReleaseRemote,
 )
 from weft.engine.ipc.output_ports import SEPARATOR
+from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
@@ -167,6 +179,18 @@ class ApiServerClient(FrontClient):
         """Sends a command about one request to the supervisor; other commands are never sent by this method."""
         assert isinstance(command, Add | Abort | ReleaseRemote)
         self._channel.send(command)
+
+    def run_into(self, request: Request, sink: Sink | None) -> AsyncGenerator[RequestOutput, None]:
+        stream = RequestStream(request, self.renderer, sink=sink)
+        return run_on(
+            request, stream, partial(self._requests.run, stream=stream, on_advance=nothing)
+        )
+
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        stream = PoolingStream(request)
+        return run_on(
+            request, stream, partial(self._requests.run, stream=stream, on_advance=nothing)
+        )
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Aborts requests by their ids, also requests of other API servers."""

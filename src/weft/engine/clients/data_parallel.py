@@ -3,15 +3,15 @@
 Each engine is a process with its own CPUs and KV pool, on this machine or another. A request goes to the engine with
 the fewest tokens to compute before the request's first token: uncached tokens of waiting prompts, unfinished answers,
 and the tokens of the request's own prompt that the engine has not cached. A call goes to every engine. An engine that
-dies is restarted; the other engines are not affected.
+dies is restarted; its requests continue at another engine.
 """
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from functools import partial
 from operator import attrgetter
-from typing import TypeVar
 
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.config.engine import EngineConfig
@@ -35,17 +35,18 @@ from weft.core.values.types import (
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_group import EngineGroup
 from weft.engine.clients.engine_rank import Nodes, Rank, launch_all
+from weft.engine.clients.failover import run_on
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import OnLoading, read_tokenizer
-from weft.engine.front.client import FrontClient
-from weft.engine.front.counted_stream import Ended
+from weft.engine.front.counted_stream import CountedStream, Ended
+from weft.engine.front.open_requests import OutputT_co, Stream
+from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.prefix_index import cached_tokens
 from weft.engine.start.pictures import open_preparer
 from weft.model.open import Checkpoint
+from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
-
-T = TypeVar("T")
 
 
 class DataParallelClient(EngineClient):
@@ -111,16 +112,21 @@ class DataParallelClient(EngineClient):
         return await self._inputs.prepare(prompt, params, options)
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        return self._follow(request, lambda client, num: client.run(request, num))
+        return self.run_into(request, None)
+
+    def run_into(self, request: Request, sink: Sink | None) -> AsyncGenerator[RequestOutput, None]:
+        stream = RequestStream(request, self.renderer, sink=sink)
+        return run_on(request, stream, partial(self._run_part, stream))
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._follow(request, lambda client, num: client.run_pooling(request, num))
-
-    def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
-        return self._follow(request, lambda client, num: client.run_into(request, sink, num))
+        stream = PoolingStream(request)
+        return run_on(request, stream, partial(self._run_part, stream))
 
     def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
-        return self._follow(request, lambda client, num: client.run_counted(request, num))
+        """See `FrontClient.run_counted`. The process that reads the outputs continues the request if its engine is
+        lost.
+        """
+        return self._run_part(CountedStream(request), request)
 
     def end_answer(self, engine_id: str, index: int) -> None:
         for client in self._group.clients():
@@ -149,12 +155,20 @@ class DataParallelClient(EngineClient):
                 async for output in outputs:
                     yield output
 
-    async def _follow(
-        self, request: Request, run: Callable[[FrontClient, int], AsyncGenerator[T, None]]
-    ) -> AsyncGenerator[T, None]:
+    async def _run_part(
+        self, stream: Stream[OutputT_co], request: Request
+    ) -> AsyncGenerator[OutputT_co, None]:
+        """Runs a request, or the rest of it, on one engine. Raises `EngineLost` if another engine can continue it."""
+        resuming = self._group.resuming
+        if request.resumption is not None and not await resuming.wait_for_engine(request):
+            stream.abort()
+            if (end := stream.pop()) is not None:
+                yield end
+            return
         rank, num_tokens = self._choose(request)
-        with rank.holding():
-            async with aclosing(run(rank.engine, num_tokens)) as outputs:
+        with rank.holding(), resuming.turn(request) as on_advance:
+            running = rank.engine.run_part(request, stream, num_tokens, on_advance)
+            async with aclosing(running) as outputs:
                 async for output in outputs:
                     yield output
 
@@ -165,12 +179,13 @@ class DataParallelClient(EngineClient):
         num_tokens = len(request.prompt_token_ids)
         uncached = {rank: num_tokens - num for rank, num in zip(able, cached, strict=True)}
         able.sort(key=lambda rank: (rank.backlog + uncached[rank], rank.chosen_at))
-        rank = _with_room(able, request.params.n)
+        rank = able[0] if request.resumption else _with_room(able, request.params.n)
         rank.chosen_at = next(self._choices)
         return rank, uncached[rank]
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        self._group.resuming.abort(ids)
         await asyncio.gather(*(client.abort(ids) for client in self._group.clients()))
 
     @property

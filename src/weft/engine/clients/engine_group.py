@@ -27,6 +27,7 @@ from weft.core.observe.readable import format_bytes
 from weft.core.values.types import AllBlocksCleared, KvEvent
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
+from weft.engine.clients.failover import Resuming
 from weft.engine.clients.group_controls import GroupControls
 from weft.engine.clients.process_client import OnLoading, ProcessClient, launched
 from weft.engine.front.client import FrontClient
@@ -56,6 +57,7 @@ class EngineGroup:
         self.ranks = new_ranks(config, served_ranks(config))
         self.controls = GroupControls(self.engines, config.weight_transfer_config)
         self.feed = KvEventFeed()
+        self.resuming = Resuming(self.able, lambda: not self.is_closing)
         self._nodes: Nodes | None = None
         self._scaling: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -207,6 +209,7 @@ class EngineGroup:
             await client.wait_closed()
             raise
         rank.client, rank.is_stalled = client, False
+        self.resuming.announce()
 
     def _is_elsewhere(self, rank: Rank) -> bool:
         return self._nodes is not None and rank.number not in local_ranks(self._config)
@@ -305,6 +308,7 @@ class EngineGroup:
             await asyncio.gather(*(self._end(rank) for rank in ranks))
             raise
         self.ranks = [*self.ranks, *ranks]
+        self.resuming.announce()
         self.use(config)
         self._supervise_all(ranks)
 
@@ -338,6 +342,7 @@ class EngineGroup:
         if self.is_closing:
             return
         self.is_closing = True
+        self.resuming.announce()
         if self._scaling is not None:
             self._scaling.cancel()
         for rank in self.ranks:

@@ -7,7 +7,7 @@ several tokens, or of other tokens than the tokenizer would use.
 
 from collections.abc import Callable
 
-from weft.core.values.types import OpenReasoning
+from weft.core.values.types import OpenReasoning, Request
 
 
 class ReasoningTracker:
@@ -38,6 +38,13 @@ class ReasoningTracker:
         self._last_ids: list[int] = []
         self._num_tokens = 0
         self.is_over = False
+
+    @classmethod
+    def of(cls, request: Request, piece: Callable[[int], bytes]) -> "ReasoningTracker | None":
+        """Makes the tracker of a request's answer; None without open reasoning."""
+        if request.reasoning is None:
+            return None
+        return cls(request.reasoning, piece, request.params.thinking_token_budget)
 
     @property
     def forced_token_id(self) -> int | None:

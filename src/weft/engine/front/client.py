@@ -46,6 +46,7 @@ from weft.engine.front.controls import EngineControls
 from weft.engine.front.counted_stream import CountedStream, Ended
 from weft.engine.front.kv_publisher import KvPublisher
 from weft.engine.front.lora_table import LoraTable
+from weft.engine.front.open_requests import OutputT_co, Stream
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.request_runner import RequestRunner
 from weft.engine.front.session import Session
@@ -145,28 +146,30 @@ class FrontClient(EngineClient):
         self._check_alive()
         return request
 
-    def run(
-        self, request: Request, num_uncached_tokens: int | None = None
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient`; `num_uncached_tokens`: prompt tokens to compute, if known to the caller."""
-        return self.run_into(request, None, num_uncached_tokens)
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self.run_into(request, None)
 
-    def run_into(
-        self, request: Request, sink: Sink | None, num_uncached_tokens: int | None = None
-    ) -> AsyncGenerator[RequestOutput, None]:
-        stream = RequestStream(request, self.renderer, sink=sink)
-        return self._requests.run(request, stream, num_uncached_tokens)
+    def run_into(self, request: Request, sink: Sink | None) -> AsyncGenerator[RequestOutput, None]:
+        return self._requests.run(request, RequestStream(request, self.renderer, sink=sink))
 
-    def run_pooling(
-        self, request: Request, num_uncached_tokens: int | None = None
-    ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._requests.run(request, PoolingStream(request), num_uncached_tokens)
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        return self._requests.run(request, PoolingStream(request))
 
-    def run_counted(
-        self, request: Request, num_uncached_tokens: int | None = None
-    ) -> AsyncGenerator[Ended, None]:
+    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
         """Runs a request whose outputs another process reads; yields only its end."""
-        return self._requests.run(request, CountedStream(request), num_uncached_tokens)
+        return self._requests.run(request, CountedStream(request))
+
+    def run_part(
+        self,
+        request: Request,
+        stream: Stream[OutputT_co],
+        num_uncached_tokens: int | None,
+        on_advance: Callable[[], None],
+    ) -> AsyncGenerator[OutputT_co, None]:
+        """Runs a request that the caller continues at another engine if this one is lost; the caller then gets
+        `EngineLost`. `num_uncached_tokens` is the number of prompt tokens to compute, if known.
+        """
+        return self._requests.run(request, stream, num_uncached_tokens, on_advance=on_advance)
 
     def end_answer(self, engine_id: str, index: int) -> None:
         """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
@@ -347,7 +350,7 @@ class FrontClient(EngineClient):
         self._dead_error = error
         self._set_load(EngineLoad())  # a dead engine has no load
         self._calls.fail(str(error))
-        self._requests.fail(lambda: self.dead_error)
+        self._requests.fail(str(error))
         self._loras.fail(self.dead_error)
         self._feed.close(error)
         if self._publisher is not None:

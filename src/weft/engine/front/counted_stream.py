@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import FinishReason, Request, SequenceOutput
 from weft.text.outputs import Due
 
@@ -22,8 +23,18 @@ class CountedStream:
     def __init__(self, request: Request) -> None:
         self._num_tokens = [0] * request.params.n
         self._reasons: list[FinishReason | None] = [None] * request.params.n
+        if request.resumption is not None:
+            self._take_given(request.resumption)
         self._is_aborted = False
         self.error: str | None = None
+
+    def _take_given(self, resumption: Resumption) -> None:
+        """Counts the answers that another engine has begun. The reasons of those that have ended were counted there."""
+        for index, given in enumerate(resumption.answers):
+            if given is None:
+                self._reasons[index] = FinishReason.STOP
+            else:
+                self._num_tokens[index] = len(given.token_ids)
 
     @property
     def due(self) -> Due:

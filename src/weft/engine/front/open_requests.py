@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from weft.core.config.engine import SchedulerConfig
-from weft.core.errors import Overloaded
+from weft.core.errors import EngineLost, Overloaded
 from weft.core.observe.observed import ObservedRequest
+from weft.core.values.kv_transfer import GivenAnswer
 from weft.core.values.types import (
     FinishReason,
     PoolingRequestOutput,
@@ -52,12 +53,19 @@ class Stream(Protocol[OutputT_co]):
         """Ends the request because the caller aborts it."""
 
 
+class ResumableStream(Stream[OutputT_co], Protocol[OutputT_co]):
+    """A stream whose request can go on at another engine."""
+
+    def hand_over(self) -> list[GivenAnswer | None]:
+        """Returns the answers so far; None for an answer that has ended."""
+
+
 class OpenRequest:
     """A request in flight: its stream, and the means to wake its one reader.
 
     `is_sent` is set when the request is sent to the engine, `ended` when the request is aborted or fails. `woken_at` is
     the time when the reader was last woken. `observed` is set once the request was accepted, if there are metrics.
-    `num_uncached_tokens` is the number of its prompt tokens to compute.
+    `num_uncached_tokens` is the number of its prompt tokens to compute. `on_advance` is called with its first output.
     """
 
     __slots__ = (
@@ -71,6 +79,7 @@ class OpenRequest:
         "is_woken",
         "num_uncached_tokens",
         "observed",
+        "on_advance",
         "request",
         "stream",
         "waits_for_prefill",
@@ -88,6 +97,7 @@ class OpenRequest:
         self.waits_for_prefill = True
         self.woken_at = -math.inf
         self.observed: ObservedRequest | None = None
+        self.on_advance: Callable[[], None] | None = None
         # Not an `asyncio.Event`: that would cost a sixth of the front's time per token.
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -103,9 +113,14 @@ class OpenRequest:
         return self.error is not None or self.stream.is_finished
 
     def observe_end(self) -> None:
-        """Reports to the metrics the end of all answers, finished or given up."""
+        """Reports to the metrics the end of all answers, finished or given up. Answers whose engine is lost go on at
+        another engine, which reports their ends.
+        """
         observed = self.observed
         if observed is None:
+            return
+        if isinstance(self.error, EngineLost):
+            observed.leave()
             return
         given_up = FinishReason.ABORT if self.error is None else FinishReason.ERROR
         for index in observed.open_answers:
@@ -235,11 +250,13 @@ class OpenRequests:
     def admit(
         self, request: Request, stream: Stream[Any], num_uncached_tokens: int | None = None
     ) -> OpenRequest:
-        """Admits a request, or raises `Overloaded`. Each of its `n` answers takes a place.
+        """Admits a request, or raises `Overloaded`. Each of its `n` answers takes a place. A request that another
+        engine has begun is always admitted.
 
         `num_uncached_tokens` is the number of prompt tokens to compute, if the caller knows it. Default: all.
         """
-        self._check_room(request.params.n)
+        if request.resumption is None:
+            self._check_room(request.params.n)
         num_tokens = len(request.prompt_token_ids)
         if num_uncached_tokens is None:
             num_uncached_tokens = num_tokens
@@ -257,6 +274,8 @@ class OpenRequests:
             opened.waits_for_prefill = False
             self.num_uncached_tokens -= opened.num_uncached_tokens
             self._num_queued_tokens -= len(opened.request.prompt_token_ids)
+            if opened.on_advance is not None:
+                opened.on_advance()
 
     def remove(self, opened: OpenRequest) -> None:
         """Forgets a request."""

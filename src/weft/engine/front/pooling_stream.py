@@ -1,5 +1,6 @@
 """`PoolingStream`: turns the engine's outputs of one pooling request into its only output."""
 
+from weft.core.values.kv_transfer import GivenAnswer
 from weft.core.values.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
 from weft.text.outputs import Due
 
@@ -43,6 +44,10 @@ class PoolingStream:
         elif output.finish_reason is not None:
             self.abort()
         return False
+
+    def hand_over(self) -> list[GivenAnswer | None]:
+        """Returns an answer without tokens: another engine begins the request anew."""
+        return [GivenAnswer()]
 
     def abort(self) -> None:
         """Ends the request with no numbers."""

@@ -9,12 +9,13 @@ from functools import partial
 import msgspec
 
 from weft.core.config.engine import EngineConfig
-from weft.core.errors import GenerationError, Overloaded
+from weft.core.errors import EngineDead, EngineLost, GenerationError, Overloaded
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.observe.observed import ObservedRequest
 from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
 from weft.core.values.types import (
     FinishReason,
+    LoRARequest,
     Request,
     RequestOptions,
     RequestOutput,
@@ -31,6 +32,8 @@ from weft.engine.front.session import Answer, Session
 from weft.engine.ipc.messages import Abort, Add, ReleaseRemote, Resume, Stop
 from weft.text.outputs import NOW, SOON
 from weft.text.tokenizer import Tokenizer
+
+_BLAMED = "the request is given up: two engines have ended while they ran it, at the same place of its answer"
 
 
 class RequestRunner:
@@ -73,16 +76,22 @@ class RequestRunner:
         stream: Stream[OutputT_co],
         num_uncached_tokens: int | None = None,
         session: Session | None = None,
+        on_advance: Callable[[], None] | None = None,
     ) -> AsyncGenerator[OutputT_co, None]:
-        """Sends a checked request to the engine and yields the request's outputs until it is finished."""
+        """Sends a checked request to the engine and yields the request's outputs until it is finished.
+
+        With `on_advance`, which is called with the first output, the caller continues the request at another engine if
+        this one is lost.
+        """
         self._calls.check_alive()
         opened = self._admit(request, stream, num_uncached_tokens)
+        opened.on_advance = on_advance
         if session is not None:
             session.begin(opened)
         held: LoadedAdapter | None = None
         try:
             if request.lora_request is not None:
-                held = await self._loras.hold(request.lora_request, unless=opened.ended)
+                held = await self._hold(opened, request.lora_request)
                 request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(opened, request)
@@ -104,6 +113,13 @@ class RequestRunner:
             # After `_close`: the next command may remove the adapter from the engine.
             if held is not None:
                 self._loras.release(held)
+
+    async def _hold(self, opened: OpenRequest, adapter: LoRARequest) -> LoadedAdapter | None:
+        """Loads an adapter for a request, and keeps it loaded; None if the request has ended first."""
+        try:
+            return await self._loras.hold(adapter, unless=opened.ended)
+        except EngineDead as error:  # the load fails with the engine
+            raise opened.error or error from None
 
     async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
         """Returns the request in the engine's form: the text of the checked grammar replaces the constraint."""
@@ -259,12 +275,26 @@ class RequestRunner:
                 opened.abort()
         self._calls.post(Stop(timeout_s))
 
-    def fail(self, make_error: Callable[[], BaseException]) -> None:
-        """Fails all requests because the engine is dead. Each request gets its own exception from `make_error`."""
+    def fail(self, message: str) -> None:
+        """Fails all requests because the engine is dead. Each request gets its own exception."""
         self._stop_at = None
         self._grammars.close()
-        for opened in self.open:
-            if not opened.stream.is_finished:
-                opened.fail(make_error())
+        failed = [opened for opened in self.open if not opened.stream.is_finished]
+        suspects = [opened for opened in failed if _is_suspect(opened)]
+        for opened in failed:
+            is_blamed = opened in suspects and (len(suspects) == 1 or _was_alone(opened))
+            kind = EngineDead if opened.on_advance is None else EngineLost
+            opened.fail(GenerationError(_BLAMED) if is_blamed else kind(message))
         for session in self._sessions:
-            session.fail(make_error())
+            session.fail(EngineDead(message))
+
+
+def _was_alone(opened: OpenRequest) -> bool:
+    """True if no request ran beside it that was lost as often without an advance; see `Resuming`."""
+    resumption = opened.request.resumption
+    return resumption is not None and resumption.num_losses > 1
+
+
+def _is_suspect(opened: OpenRequest) -> bool:
+    """True if a second engine has ended while it ran the request, and the request has not advanced in between."""
+    return opened.is_sent and opened.waits_for_prefill and opened.request.resumption is not None

@@ -136,18 +136,16 @@ class Scheduler:
     # -- requests come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queues the `n` sequences of a request, all or none.
+        """Queues the `n` sequences of a request, all or none. Of a request that another engine has begun, the
+        unfinished ones are queued, before all requests that begin here.
 
         A request with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order.
         """
         assert request.engine_id not in self._queues.by_engine_id, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
-        first, now = self._num_arrivals, self.stopwatch.tick()
-        sequences = [
-            Sequence(request, index, (priority, first + index), queued_at=now)
-            for index in range(request.params.n)
-        ]
-        self._num_arrivals += len(sequences)
+        order = (priority, self._num_arrivals)
+        self._num_arrivals += request.params.n
+        sequences = Sequence.of(request, order, self.stopwatch.tick())
         if request.items and self._pictures is not None:
             place_items(sequences, self._pictures)
         is_compiling = request.grammar is not None or request.reasoning is not None
@@ -161,13 +159,13 @@ class Scheduler:
             try:
                 if isinstance(made, str):
                     raise GrammarFailed(made)
-                sequence.grammar = made.start(sequence.params.stop_token_ids or ())
+                sequence.attach(
+                    made.start(sequence.params.stop_token_ids or ()),
+                    ReasoningTracker.of(sequence.request, made.vocabulary.piece),
+                )
             except GrammarFailed as failure:
                 outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
-            if (reasoning := sequence.request.reasoning) is not None:
-                budget = sequence.params.thinking_token_budget
-                sequence.reasoning = ReasoningTracker(reasoning, made.vocabulary.piece, budget)
             self._queues.take_back(sequence)
         return outputs
 

@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -10,6 +11,7 @@ from typing import Any
 from weft.compute.pooler import Collected
 from weft.compute.protocols.runner import FloatArray, IntArray
 from weft.compute.protocols.sampler import Choice
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.params import PARAMETERS
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import (
@@ -25,6 +27,8 @@ from weft.engine.scheduling.drafts import DraftKv, NgramLookup
 from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
+# Subtracted from the numbers of resumed sequences, which therefore come before all new ones.
+BEFORE_NEW = 1 << 48
 
 # Sampling parameters that change a row of logits, or need its logprobs: all except the temperature.
 _changes = attrgetter(
@@ -85,6 +89,7 @@ class Sequence:
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
     num_pending_tokens: int = 0  # tokens that a step in flight samples: 0 or 1
+    num_given_tokens: int = 0  # output tokens that another engine has sampled
     num_cached_tokens: int | None = None
     has_fetched: bool = False  # True if blocks were fetched since the sequence last ran
     num_fetched_tokens: int = 0
@@ -120,9 +125,21 @@ class Sequence:
     reads_prompt_rows: bool = field(init=False)
     has_extras: bool = field(init=False)  # embeddings, pictures, a pair of texts or an adapter
 
+    @classmethod
+    def of(cls, request: Request, order: tuple[int, int], queued_at: float) -> "list[Sequence]":
+        """Makes the sequences of a request that another engine has not finished; the first gets `order`."""
+        priority, number = order
+        indexes: Iterable[int] = range(request.params.n)
+        if request.resumption is not None:
+            number -= BEFORE_NEW
+            indexes = request.resumption.open_indexes
+        return [cls(request, i, (priority, number + i), queued_at=queued_at) for i in indexes]
+
     def __post_init__(self) -> None:
         request = self.request
         self.token_ids = self.token_ids or list(request.prompt_token_ids)
+        if request.resumption is not None:
+            self._take_given_tokens(request.resumption)
         self.block_ids = array("i")
         self.params = params = request.params
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -138,6 +155,19 @@ class Sequence:
         repetition = params.repetition_detection
         if repetition is not None and repetition.max_pattern_size:
             self.repetition = RepetitionDetector(repetition)
+            for token_id in self.output_token_ids:
+                self.repetition.push(token_id)
+
+    def _take_given_tokens(self, resumption: Resumption) -> None:
+        """Takes the tokens that another engine has sampled for this answer."""
+        given = resumption.answers[self.index]
+        assert given is not None, "an answer that has ended is no sequence"
+        self.token_ids += given.token_ids
+        self.num_given_tokens = len(given.token_ids)
+        self.num_draft_tokens = given.num_draft_tokens
+        self.num_accepted_tokens = given.num_accepted_tokens
+        if given.token_ids:  # the output with the first token carried the last prompt logprobs
+            self.num_scored_tokens = max(0, len(self.request.prompt_token_ids) - 1)
 
     def output(self, **delta: Any) -> SequenceOutput:
         """Returns an output with `delta`, and the counts that every output has."""
@@ -153,7 +183,7 @@ class Sequence:
     @property
     def number(self) -> int:
         """Position in the order of arrival."""
-        return self.order[1]
+        return self.order[1] % BEFORE_NEW
 
     @property
     def seed(self) -> int:
@@ -202,8 +232,8 @@ class Sequence:
 
     @property
     def has_started(self) -> bool:
-        """True if the sequence has run, even if it was preempted since."""
-        return self.num_cached_tokens is not None
+        """True if the sequence has run, even if it was preempted since, or another engine ran it."""
+        return self.num_cached_tokens is not None or self.request.resumption is not None
 
     @property
     def skips_cache_read(self) -> bool:
@@ -234,6 +264,23 @@ class Sequence:
         is_requested = self.params.prompt_logprobs is not None
         return is_requested and self.num_scored_tokens < self.num_prompt_tokens - 1
 
+    def attach(self, grammar: GrammarState | None, reasoning: ReasoningTracker | None) -> None:
+        """Makes the answer follow a grammar and reasoning. Raises `GrammarFailed` if the grammar does not accept the
+        tokens that the answer has already.
+        """
+        self.grammar, self.reasoning = grammar, reasoning
+        for token_id in self.output_token_ids:
+            self._follow(token_id)
+
+    def _follow(self, token_id: int) -> GrammarState | None:
+        """Advances grammar and reasoning by a token of the answer. Returns the grammar that constrained the token."""
+        grammar = self.ruling_grammar
+        if self.reasoning is not None and not self.reasoning.is_over:
+            self.reasoning.push(token_id)
+        if grammar is not None:
+            grammar.advance(token_id)
+        return grammar
+
     def append(self, token_id: int, max_model_len: int) -> tuple[FinishReason | None, int | None]:
         """Appends the next token. If the answer ends, returns the finish reason, and the id of the stop token unless
         this is the first EOS token.
@@ -247,13 +294,9 @@ class Sequence:
             is_first_eos = not params.ignore_eos and token_id in self.request.eos_token_ids[:1]
             return FinishReason.STOP, None if is_first_eos else token_id
         if self.grammar is not None or self.reasoning is not None:
-            grammar = self.ruling_grammar
-            if self.reasoning is not None and not self.reasoning.is_over:
-                self.reasoning.push(token_id)
-            if grammar is not None:
-                grammar.advance(token_id)
-                if grammar.is_over:
-                    return FinishReason.STOP, None
+            grammar = self._follow(token_id)
+            if grammar is not None and grammar.is_over:
+                return FinishReason.STOP, None
         num_tokens = len(self.token_ids)
         if num_tokens >= self.max_num_tokens or num_tokens >= max_model_len:
             return FinishReason.LENGTH, None

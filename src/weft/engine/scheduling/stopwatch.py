@@ -39,7 +39,8 @@ class Stopwatch:
         """Counts a token of the sequence."""
         self.num_generated_tokens += 1
         if sequence.last_token_at is None:
-            self.num_prompt_tokens += sequence.num_prompt_tokens
+            if not sequence.num_output_tokens:  # otherwise another engine sampled the first token
+                self.num_prompt_tokens += sequence.num_prompt_tokens
             sequence.first_token_at = self._now
         else:
             # Sequences of the same steps have equal intervals: these are counted together.
@@ -60,8 +61,8 @@ class Stopwatch:
             prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
             decode_s=_between(sequence.first_token_at, sequence.last_token_at),
             num_prompt_tokens=sequence.num_prompt_tokens,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
-            num_output_tokens=sequence.num_output_tokens,
+            num_cached_tokens=min(sequence.num_cached_tokens or 0, sequence.num_prompt_tokens),
+            num_output_tokens=sequence.num_output_tokens - sequence.num_given_tokens,
             engine_id=None if request.trace_headers is None else request.engine_id,
             index=sequence.index,
         )

@@ -14,6 +14,7 @@ from weft.core.aio.tasks import is_set_within
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
 from weft.core.observe.tracing import Tracer
+from weft.core.values.logprobs import num_scores_of
 from weft.core.values.types import (
     OutputKind,
     Request,
@@ -29,7 +30,7 @@ from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
 from weft.rpc.prefiller import RpcPrefiller, prefill_of
 from weft.rpc.spans import server_span
-from weft.text.outputs import let_go_of, num_scores_of, write_scores
+from weft.text.outputs import let_go_of, write_scores
 
 
 class InFlight:

@@ -7,6 +7,7 @@ from itertools import count
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.values.logprobs import num_scores
 from weft.schema.chat import (
     ChatAnswer,
     ChatBody,
@@ -19,7 +20,7 @@ from weft.schema.chat import (
     ToolCallBody,
 )
 from weft.text.content import joined_text
-from weft.text.outputs import let_go, num_scores, write_scores
+from weft.text.outputs import let_go, write_scores
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn

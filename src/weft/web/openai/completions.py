@@ -12,6 +12,7 @@ import msgspec
 from weft.core.aio.merged import merged
 from weft.core.checks.validate import MAX_N, Limits
 from weft.core.errors import BadRequest
+from weft.core.values.logprobs import num_scores_of
 from weft.core.values.prompts import Prompt
 from weft.core.values.types import (
     OutputKind,
@@ -26,7 +27,7 @@ from weft.schema.completion import (
     CompletionChoice,
     CompletionChunk,
 )
-from weft.text.outputs import let_go_of, num_scores_of, write_scores
+from weft.text.outputs import let_go_of, write_scores
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.chat.run import run_request
