@@ -19,7 +19,7 @@ class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Citations(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether answers cite a document."""
+    """Settings of citations: whether answers cite the document."""
 
     enabled: bool | None = None
 
@@ -40,7 +40,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Text."""
+    """A block of text."""
 
     text: str
     citations: list[dict[str, Any]] | None = None
@@ -48,7 +48,7 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A document to be read."""
+    """A document for the model to read."""
 
     source: Source
     title: str | None = None
@@ -67,14 +67,14 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture to be looked at."""
+    """An image for the model to read."""
 
     source: ImageSource
     cache_control: CacheControl | None = None
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A search result of the caller; `source` is its address."""
+    """A search result that the caller provides; `source` is its address."""
 
     content: list[dict[str, Any]]
     source: str
@@ -84,27 +84,27 @@ class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolReferenceBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that a search for tools found."""
+    """A reference to a tool that a tool search found."""
 
     tool_name: str
     cache_control: CacheControl | None = None
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning of an earlier answer."""
+    """The reasoning of an earlier answer."""
 
     thinking: str
     signature: str | None = None
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning of an earlier answer, encrypted by its server."""
+    """The reasoning of an earlier answer, encrypted by the server that made it."""
 
     data: str
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of an earlier answer."""
+    """A tool call of an earlier answer."""
 
     id: str
     name: str
@@ -140,14 +140,14 @@ Block: TypeAlias = (
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A message; plain text is short for a single text block."""
+    """A message of the conversation. A string as content stands for a single text block."""
 
     role: str
     content: str | list[dict[str, Any]]
 
 
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the caller runs; no type, or "custom". `input_schema` is a JSON schema."""
+    """A tool that the caller runs; `type` is absent or "custom". `input_schema` is a JSON schema."""
 
     type: str | None = None
     name: str | None = None
@@ -193,7 +193,7 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation: all fields that its prompt, and so its token count, depends on."""
+    """The fields of a conversation that determine its prompt, and so its number of tokens."""
 
     model: str
     messages: list[MessageBody]
@@ -238,13 +238,13 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class TextAnswer(Typed, frozen=True, kw_only=True, tag="text"):
-    """Text for the user."""
+    """A block of the answer's text."""
 
     text: str
 
 
 class ThinkingAnswer(Typed, frozen=True, kw_only=True, tag="thinking"):
-    """Reasoning. `signature` is not empty, because clients drop blocks without one."""
+    """A block of reasoning. `signature` is never empty, because clients drop blocks without a signature."""
 
     thinking: str
     signature: str
@@ -262,7 +262,7 @@ BlockAnswer: TypeAlias = TextAnswer | ThinkingAnswer | ToolUseAnswer
 
 
 class CacheCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """Billed cache writes; always 0 here."""
+    """Number of tokens written to the cache and billed; always 0 in Weft."""
 
     ephemeral_5m_input_tokens: int = 0
     ephemeral_1h_input_tokens: int = 0
@@ -275,7 +275,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """`input_tokens` are those of the prompt that were not read from the prefix cache."""
+    """Token counts. `input_tokens` counts the prompt tokens that were not read from the prefix cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -287,7 +287,7 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The next message. Null stop reasons mean that it has only begun."""
+    """The message that the model generated. In the first event of a stream, the stop reasons are null."""
 
     id: str
     type: str = "message"
@@ -301,7 +301,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of the prompt."""
+    """Number of tokens of the prompt."""
 
     input_tokens: int
 
@@ -310,25 +310,25 @@ class CountAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(Typed, frozen=True, kw_only=True, tag="text_delta"):
-    """More text."""
+    """A new piece of the text."""
 
     text: str
 
 
 class ThinkingDelta(Typed, frozen=True, kw_only=True, tag="thinking_delta"):
-    """More reasoning."""
+    """A new piece of the reasoning."""
 
     thinking: str
 
 
 class SignatureDelta(Typed, frozen=True, kw_only=True, tag="signature_delta"):
-    """The signature of reasoning that has ended."""
+    """The signature of a reasoning block that is complete."""
 
     signature: str
 
 
 class InputJsonDelta(Typed, frozen=True, kw_only=True, tag="input_json_delta"):
-    """A piece of a call's input; all pieces joined are one object."""
+    """A piece of a tool call's input. All pieces joined are one JSON object."""
 
     partial_json: str
 
@@ -337,37 +337,37 @@ Delta: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class MessageStart(Typed, frozen=True, kw_only=True, tag="message_start"):
-    """The message without content, reasons and output tokens."""
+    """First event of a stream: the message without content, stop reasons and output tokens."""
 
     message: MessageAnswer
 
 
 class Ping(Typed, frozen=True, kw_only=True, tag="ping"):
-    """A sign of life."""
+    """An event without content that keeps the connection open."""
 
 
 class BlockStart(Typed, frozen=True, kw_only=True, tag="content_block_start"):
-    """An empty block."""
+    """An empty content block begins."""
 
     index: int
     content_block: BlockAnswer
 
 
 class BlockDelta(Typed, frozen=True, kw_only=True, tag="content_block_delta"):
-    """More of the block that is open."""
+    """A new piece of the content block that is open."""
 
     index: int
     delta: Delta
 
 
 class BlockStop(Typed, frozen=True, kw_only=True, tag="content_block_stop"):
-    """The block is complete."""
+    """The content block is complete."""
 
     index: int
 
 
 class MessageEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the message ended."""
+    """The reason why the message ended."""
 
     stop_reason: str
     stop_sequence: str | None
@@ -382,7 +382,7 @@ class MessageDelta(Typed, frozen=True, kw_only=True, tag="message_delta"):
 
 
 class MessageStop(Typed, frozen=True, kw_only=True, tag="message_stop"):
-    """The last event."""
+    """The last event of a stream."""
 
 
 StreamEvent: TypeAlias = (

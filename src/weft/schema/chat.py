@@ -28,13 +28,13 @@ class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionName(msgspec.Struct, frozen=True, kw_only=True):
-    """Which function."""
+    """The name of a function."""
 
     name: str
 
 
 class NamedToolChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The function that the model has to call."""
+    """A tool choice that names the function which the model must call."""
 
     type: str = "function"
     function: FunctionName | None = None
@@ -70,7 +70,7 @@ class ChatBody(GenerationFields, frozen=True, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`arguments` is JSON text as the model wrote it."""
+    """A function call of the model. `arguments` is JSON text as the model wrote it."""
 
     name: str
     arguments: str
@@ -85,7 +85,7 @@ class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The next message. `reasoning_content` is the older name of `reasoning`."""
+    """The message that the model generated. `reasoning_content` is the older name of `reasoning`."""
 
     role: str
     content: str | None
@@ -126,14 +126,16 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """The name is sent once, the arguments in pieces."""
+    """New parts of a function call: the name is sent once, the arguments in pieces."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the call `index` of one answer; id and type are sent with its name."""
+    """New parts of the tool call number `index` of an answer. Id and type are sent together with the function's
+    name.
+    """
 
     index: int
     id: str | UnsetType = UNSET
@@ -142,7 +144,9 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """New parts of an answer; absent fields are omitted, not null, because clients append what is present."""
+    """New parts of an answer. Absent fields are omitted and not null, because clients append every field that is
+    present.
+    """
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -152,7 +156,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The delta of one answer."""
+    """The new parts of one answer."""
 
     index: int
     delta: ChatDelta

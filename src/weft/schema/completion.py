@@ -29,14 +29,14 @@ class _Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChoice(_Choice, frozen=True, kw_only=True):
-    """An answer; `index` counts over all prompts, with the answers of one prompt side by side."""
+    """One answer. `index` counts the answers of all prompts; answers of the same prompt are adjacent."""
 
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers to all prompts."""
+    """The answers to all prompts."""
 
     id: str
     object: str = "text_completion"
@@ -50,7 +50,7 @@ class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChunkChoice(_Choice, frozen=True, kw_only=True):
-    """The delta of one answer."""
+    """The new parts of one answer."""
 
     prompt_token_ids: list[int] | None
 

@@ -96,7 +96,7 @@ class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
 
 
 class RefusalAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
-    """The model wants to say something other than an answer."""
+    """The model assigns too little probability to the labels: it would write something else."""
 
     name: str | None
 

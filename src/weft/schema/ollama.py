@@ -105,14 +105,14 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaChatBody(GenerationBody, frozen=True, kw_only=True):
-    """The body of /api/chat. Without messages it asks only for the model to be loaded."""
+    """The body of /api/chat. Without messages, the server only loads the model."""
 
     messages: list[OllamaMessage] | None = None
     tools: list[OfferedTool] | None = None
 
 
 class OllamaGenerateBody(GenerationBody, frozen=True, kw_only=True):
-    """The body of /api/generate. Without a prompt it asks only for the model to be loaded."""
+    """The body of /api/generate. Without a prompt, the server only loads the model."""
 
     prompt: str | None = None
     system: str | None = None
@@ -228,7 +228,7 @@ class OllamaEmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a model, for lists."""
+    """Properties of a model, as lists show them."""
 
     parent_model: str = ""
     format: str
@@ -239,7 +239,9 @@ class OllamaDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of /api/tags and /api/ps. `digest` tells models of different settings apart; no file has this hash."""
+    """A model of /api/tags and /api/ps. `digest` differs between models with different settings; it is not the hash of
+    a file.
+    """
 
     name: str
     model: str

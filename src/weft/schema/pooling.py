@@ -11,7 +11,7 @@ Input = str | list[str | int | list[int]]
 
 
 class PoolingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of all pooling requests."""
+    """The fields that all pooling requests share."""
 
     model: str | None = None
     request_id: str | None = None
@@ -36,7 +36,7 @@ class InputFields(PoolingFields, frozen=True, kw_only=True):
 
 
 class NumberFields(InputFields, frozen=True, kw_only=True):
-    """Encoding of the numbers."""
+    """The fields that set how numbers are encoded."""
 
     encoding_format: Encoding | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
@@ -63,7 +63,7 @@ class ClassifyBody(InputFields, frozen=True, kw_only=True):
 
 
 class ScoreBody(PoolingFields, frozen=True, kw_only=True):
-    """Texts to compare: one with one, one with several, or each with its counterpart."""
+    """Texts to compare: one text with another, one with several, or each text with the text at the same position."""
 
     text_1: str | list[str] | None = None
     text_2: str | list[str] | None = None
@@ -73,7 +73,7 @@ class ScoreBody(PoolingFields, frozen=True, kw_only=True):
 
 
 class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document in the form that some clients use."""
+    """A document as an object, which some clients send instead of a string."""
 
     text: str
 
@@ -90,7 +90,7 @@ class RerankBody(PoolingFields, frozen=True, kw_only=True):
 
 
 class PoolingUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of all inputs; nothing is generated."""
+    """Number of tokens of all inputs; nothing is generated."""
 
     prompt_tokens: int
     total_tokens: int
@@ -109,7 +109,7 @@ class PooledAnswer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
-    """The embedding of one input: numbers, or their bytes in base64."""
+    """The embedding of one input: a list of numbers, or their bytes in base64."""
 
     index: int
     object: str = "embedding"
@@ -121,7 +121,7 @@ class EmbeddingAnswer(PooledAnswer[Embedding], frozen=True, kw_only=True):
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one input; for token-level tasks a list for each token."""
+    """The result of one input; for token-level tasks one list per token."""
 
     index: int
     object: str = "pooling"
@@ -146,7 +146,7 @@ class ClassifyAnswer(PooledAnswer[Classification], frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """Score of a pair of texts."""
+    """The score of a pair of texts."""
 
     index: int
     object: str = "score"
@@ -158,7 +158,7 @@ class ScoreAnswer(PooledAnswer[Score], frozen=True, kw_only=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A document; `index` is its position in the request."""
+    """A ranked document; `index` is its position in the request."""
 
     index: int
     document: RerankDocument | msgspec.UnsetType = msgspec.UNSET
@@ -166,7 +166,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents, the best first."""
+    """The ranked documents, the best first."""
 
     id: str
     model: str

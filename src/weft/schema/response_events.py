@@ -1,4 +1,4 @@
-"""The events of a streamed response; `sequence_number` counts all of them from 0."""
+"""The events of a streamed response. `sequence_number` numbers all events from 0."""
 
 from typing import TypeAlias
 
@@ -8,14 +8,14 @@ from weft.schema.response_object import OutputItem, OutputPart, ResponseObject
 
 
 class EventLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """An alternative token, in the form of events: without its bytes."""
+    """An alternative token with its logprob. Events leave out the token's bytes."""
 
     token: str
     logprob: float
 
 
 class EventTokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """The sampled token."""
+    """The sampled token with its logprob and alternatives."""
 
     token: str
     logprob: float
@@ -23,18 +23,18 @@ class EventTokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The response as a whole."""
+    """An event with the whole response."""
 
     sequence_number: int
     response: ResponseObject
 
 
 class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
-    """The response exists."""
+    """The response was created."""
 
 
 class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
-    """The response waits in the background."""
+    """The response waits in the queue of background responses."""
 
 
 class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
@@ -54,7 +54,7 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
 
 
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """An item as a whole."""
+    """An event with a whole output item."""
 
     sequence_number: int
     output_index: int
@@ -70,7 +70,7 @@ class ItemDone(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.d
 
 
 class WithinItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Something of an item."""
+    """An event about a part of an output item."""
 
     sequence_number: int
     item_id: str
@@ -78,13 +78,13 @@ class WithinItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class WithinPart(WithinItem, frozen=True, kw_only=True):
-    """Something of a part of an item."""
+    """An event about a content part of an output item."""
 
     content_index: int
 
 
 class PartEvent(WithinPart, frozen=True, kw_only=True):
-    """A part of an item as a whole."""
+    """An event with a whole content part."""
 
     part: OutputPart
 
@@ -98,27 +98,27 @@ class PartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.
 
 
 class TextDelta(WithinPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
-    """More of a message's text."""
+    """A new piece of a message's text."""
 
     delta: str
     logprobs: list[EventTokenLogprob]
 
 
 class TextDone(WithinPart, frozen=True, kw_only=True, tag="response.output_text.done"):
-    """Complete text of a message part."""
+    """The complete text of a content part."""
 
     text: str
     logprobs: list[EventTokenLogprob]
 
 
 class ReasoningDelta(WithinPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
-    """More of the reasoning."""
+    """A new piece of the reasoning."""
 
     delta: str
 
 
 class ReasoningDone(WithinPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
-    """Complete text of the reasoning."""
+    """The complete text of the reasoning."""
 
     text: str
 
@@ -126,7 +126,7 @@ class ReasoningDone(WithinPart, frozen=True, kw_only=True, tag="response.reasoni
 class ArgumentsDelta(
     WithinItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
 ):
-    """More of a call's arguments."""
+    """A new piece of a function call's arguments."""
 
     delta: str
 
@@ -134,7 +134,7 @@ class ArgumentsDelta(
 class ArgumentsDone(
     WithinItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """Complete arguments of a function call."""
+    """The complete arguments of a function call."""
 
     arguments: str
 
@@ -142,7 +142,7 @@ class ArgumentsDone(
 class McpArgumentsDelta(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
 ):
-    """More of the arguments of a call of a server's tool."""
+    """A new piece of an MCP tool call's arguments."""
 
     delta: str
 
@@ -150,13 +150,13 @@ class McpArgumentsDelta(
 class McpArgumentsDone(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
 ):
-    """Complete arguments of an MCP tool call."""
+    """The complete arguments of an MCP tool call."""
 
     arguments: str
 
 
 class McpCallInProgress(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.in_progress"):
-    """A call is being written, or made."""
+    """An MCP tool call is being generated or made."""
 
 
 class McpCallCompleted(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
@@ -170,13 +170,13 @@ class McpCallFailed(WithinItem, frozen=True, kw_only=True, tag="response.mcp_cal
 class McpListInProgress(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.in_progress"
 ):
-    """A server's tools are being listed."""
+    """The tools of an MCP server are being listed."""
 
 
 class CustomInputDelta(
     WithinItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
 ):
-    """More of the input of a custom tool's call."""
+    """A new piece of the input of a custom tool call."""
 
     delta: str
 
@@ -184,7 +184,7 @@ class CustomInputDelta(
 class CustomInputDone(
     WithinItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
 ):
-    """Complete input of a custom tool's call."""
+    """The complete input of a custom tool call."""
 
     input: str
 

@@ -1,4 +1,4 @@
-"""The response object of /v1/responses and the items that it consists of."""
+"""The response object of /v1/responses, and its items."""
 
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ class ReasoningText(
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """Message of the model."""
+    """A message of the model."""
 
     id: str
     status: str
@@ -42,7 +42,7 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """The model's reasoning, in full; nothing is summed up or encrypted."""
+    """The model's complete reasoning; it is neither summarized nor encrypted."""
 
     id: str
     summary: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ class McpListedTool(msgspec.Struct, frozen=True, kw_only=True):
 class McpListToolsItem(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_list_tools"
 ):
-    """The tools of a server that the model may call."""
+    """The tools of an MCP server that the model may call."""
 
     id: str
     server_label: str
@@ -98,7 +98,7 @@ class McpListToolsItem(
 
 
 class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
-    """A call of a server tool, made by this server; a failed call has an `error` instead of an output."""
+    """A call of an MCP tool, made by this server. A failed call has an `error` instead of an output."""
 
     id: str
     server_label: str
@@ -113,7 +113,7 @@ class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 class McpApprovalRequestItem(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"
 ):
-    """A call that is made if the next request approves it."""
+    """A call of an MCP tool that this server makes only if the next request approves it."""
 
     id: str
     server_label: str
@@ -137,14 +137,14 @@ OutputPart: TypeAlias = OutputText | ReasoningText
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`cached_tokens` were read from the prefix cache; cache writes are not counted."""
+    """Details of the prompt tokens. `cached_tokens` were read from the prefix cache; cache writes are not counted."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_tokens` were reasoning."""
+    """Details of the generated tokens. `reasoning_tokens` is the number of reasoning tokens."""
 
     reasoning_tokens: int
 
@@ -160,14 +160,14 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a response failed."""
+    """The reason why a response failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a response ended early."""
+    """The reason why a response ended early."""
 
     reason: str
 
@@ -198,7 +198,7 @@ class NamespaceTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
-    """A tool server, as responses show it: without credentials."""
+    """An MCP server, as responses show it: without credentials."""
 
     server_label: str
     server_url: str | None
@@ -209,14 +209,14 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class ReasoningShown(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested reasoning settings."""
+    """The requested reasoning settings."""
 
     effort: str | None
     summary: str | None
 
 
 class TextShown(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested text settings."""
+    """The requested text settings."""
 
     format: TextFormat
     verbosity: str | None
@@ -258,7 +258,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is no more."""
+    """Confirms that a stored response was deleted."""
 
     id: str
     object: str = "response"

@@ -20,7 +20,7 @@ class ReasoningFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Format of the text: any, JSON, or JSON of a schema."""
+    """Format of the text: plain text, any JSON, or JSON of a schema."""
 
     type: str
     name: str | None = None
@@ -37,14 +37,14 @@ class TextFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpToolFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Some of a server's tools: by name, or those that are declared read-only."""
+    """Selects tools of an MCP server: by name, or the tools that the server declares read-only."""
 
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
 
 class McpApprovalFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The tools that are called without approval; all others need one."""
+    """The MCP tools that are called without approval; all others need approval."""
 
     always: McpToolFilter | None = None
     never: McpToolFilter | None = None
@@ -148,7 +148,7 @@ class MessageInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning, given back."""
+    """Reasoning of an earlier response, returned as input."""
 
     id: str | None = None
     summary: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ class ReasoningInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionCallInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model wanted made, given back."""
+    """A function call of an earlier response, returned as input."""
 
     call_id: str
     name: str
@@ -169,7 +169,7 @@ class FunctionCallInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CustomCallInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a custom tool, given back."""
+    """A call of a custom tool in an earlier response, returned as input."""
 
     call_id: str
     name: str
@@ -198,13 +198,13 @@ class FunctionOutputInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemReferenceInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of a stored response."""
+    """A reference to an item of a stored response."""
 
     id: str
 
 
 class McpListToolsInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a server had, given back."""
+    """The list of an MCP server's tools in an earlier response, returned as input."""
 
     server_label: str
     tools: list[dict[str, Any]]
@@ -213,7 +213,7 @@ class McpListToolsInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpCallInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a server tool, returned as input with its result."""
+    """A call of an MCP tool with its result, returned as input."""
 
     server_label: str
     name: str
@@ -226,7 +226,7 @@ class McpCallInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpApprovalResponseInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Approval or refusal of an MCP tool call."""
+    """The caller's approval or refusal of an MCP tool call."""
 
     approval_request_id: str
     approve: bool

@@ -10,7 +10,7 @@ from weft.core.values.types import StructuredOutputsParams
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """The `json_schema` of a response format; grammars are always strict."""
+    """The field `json_schema` of a response format. Grammars enforce the schema also if `strict` is false."""
 
     name: str | None = None
     description: str | None = None
@@ -19,7 +19,7 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """Format of the answer. `structures`, `triggers` and `format` belong to structural tags."""
+    """The format that the answer must have. `structures`, `triggers` and `format` belong to structural tags."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -29,7 +29,9 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _described(parameter: Parameter) -> Any:
-    """Type of a parameter, with its range for OpenAPI; `weft.core.checks.validate` checks the range for every API."""
+    """Returns the type of a parameter with its range for OpenAPI; `weft.core.checks.validate` checks the range for
+    every API.
+    """
     param, kind = parameter.param, parameter.kind
     if param.high is None:
         return parameter.type | None

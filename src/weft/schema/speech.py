@@ -10,7 +10,9 @@ from weft.schema.usage import Usage
 
 
 class SpeechForm(DrawFields, frozen=True, kw_only=True):
-    """Fields of transcriptions and translations: the recording, and how to read and answer it."""
+    """The fields that transcriptions and translations share: the recording, and options for reading it and for the
+    answer.
+    """
 
     file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
     model: str | None = None
@@ -49,7 +51,7 @@ class TranslationForm(SpeechForm, frozen=True, kw_only=True):
 
 
 class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, rounded up."""
+    """Duration of the recording in seconds, rounded up."""
 
     type: str = "duration"
     seconds: int
@@ -82,13 +84,13 @@ class SpeechAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the text."""
+    """A new piece of the text."""
 
     content: str
 
 
 class SpeechChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice; the last chunk has the finish reason."""
+    """The only choice of an event; in the last one it has the finish reason."""
 
     delta: SpeechDelta
     finish_reason: str | UnsetType | None = UNSET

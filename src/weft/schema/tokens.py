@@ -1,4 +1,6 @@
-"""Bodies of /inference/v1/generate, tokens in and out, and of /generate, the plainest of all."""
+"""Bodies of /inference/v1/generate, which gets and returns token ids, and of /generate, the API with the fewest
+fields.
+"""
 
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ OutputMode = Literal["tokens", "text"]
 
 
 class TokensParams(SamplingParams, frozen=True, kw_only=True):
-    """Sampling parameters as an engine client takes them; without `max_tokens` the answer may fill the context."""
+    """Sampling parameters with the names of an engine client. Without `max_tokens`, the answer may fill the context."""
 
     max_tokens: int | None = None
 
@@ -41,7 +43,7 @@ class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token by id; rank 1 is the likeliest, and an unknown rank is null."""
+    """A token id with its logprob and its rank: 1 is the most probable token, null an unknown rank."""
 
     token_id: int
     logprob: float
@@ -49,7 +51,7 @@ class IdLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChosenIdLogprob(IdLogprob, frozen=True, kw_only=True):
-    """The sampled token; `top_logprobs` begins with it, followed by alternatives by rank."""
+    """The sampled token. `top_logprobs` begins with it, followed by the alternatives in order of rank."""
 
     top_logprobs: list[IdLogprob]
 
@@ -83,7 +85,7 @@ class TokensChoice(_Choice, frozen=True, kw_only=True):
 
 
 class TextChoice(_Choice, frozen=True, kw_only=True):
-    """An answer as text, with the texts of its tokens."""
+    """An answer as text, with the text of each token."""
 
     text: str
     logprobs: ChatLogprobs | None
@@ -100,13 +102,13 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode"
 
 
 class TokensAnswer(_Answer, frozen=True, kw_only=True, tag="tokens"):
-    """All answers as token ids."""
+    """All answers of a request as token ids."""
 
     choices: list[TokensChoice]
 
 
 class TextAnswer(_Answer, frozen=True, kw_only=True, tag="text"):
-    """All answers with their texts."""
+    """All answers of a request with their texts."""
 
     choices: list[TextChoice]
 
@@ -136,7 +138,7 @@ class TextChunk(_Chunk, frozen=True, kw_only=True, tag="text"):
 
 
 class SimpleBody(SamplingFields, frozen=True, kw_only=True):
-    """A text to go on with."""
+    """A text to continue."""
 
     prompt: str
     stream: bool | None = None

@@ -5,13 +5,13 @@ from msgspec import UNSET, UnsetType
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`cached_tokens` of the prompt were taken from the prefix cache."""
+    """Details of the prompt tokens. `cached_tokens` were read from the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_tokens` of the answers were reasoning."""
+    """Details of the generated tokens. `reasoning_tokens` is the number of reasoning tokens."""
 
     reasoning_tokens: int
 
@@ -35,7 +35,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """The sampled token, and its alternatives."""
+    """The sampled token with its logprob, and its alternatives."""
 
     token: str
     logprob: float
@@ -51,7 +51,7 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The older form: one list per field.
+    """Logprobs in the older form: one list per field.
 
     The first token of an echoed prompt has no logprob. `top_logprobs` is null if no alternatives were requested.
     """
@@ -63,7 +63,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """Logprob of a token at one position of the prompt."""
+    """The logprob of a token at one position of the prompt."""
 
     logprob: float
     rank: int | None
