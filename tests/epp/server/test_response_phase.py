@@ -324,6 +324,19 @@ async def test_pieces_that_the_gateway_keeps_are_answered_one_by_one(places: lis
     assert stream.exchange.is_done
 
 
+async def test_metadata_of_one_response_are_not_those_of_the_next():
+    """Answers to pieces that stay unchanged are one shared message; the last answer, with metadata, is not."""
+    stream = await kept()
+    stream.director.end_metadata = {"envoy.lb": {"cost": 1.0}}
+    await stream.send(response_headers())
+    (last,) = await stream.send(response_body(JSON_USAGE, end=True))
+    assert MessageToDict(last.dynamic_metadata) == {"envoy.lb": {"cost": 1.0}}
+    other = await kept()
+    await other.send(response_headers())
+    (piece,) = await other.send(response_body(b"{"))
+    assert not piece.HasField("dynamic_metadata")
+
+
 @given(places=CUTS)
 async def test_the_model_is_renamed_in_pieces_that_the_gateway_keeps(places: list[int]):
     """Each answer replaces its piece, by fewer bytes where a name may go on in the next."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from weft.epp.request.parsers.parser import Dialect
 from weft.epp.request.parsers.payload import HEAD_BYTES, unpack
 from weft.epp.request.parsers.vertexai import field_bytes
-from weft.epp.request.usage import merge, usage_of
+from weft.epp.request.usage import may_have_usage, merge, usage_of
 from weft.epp.request.values import Refused, Usage
 from weft.epp.request.vllm import TokenCounts, read_embedded, read_generated
 
@@ -68,6 +68,9 @@ class EventReader:
         """Reads the complete lines, and keeps the incomplete last line."""
         if not data:
             return
+        if self._are_whole_events(data) and not may_have_usage(data):
+            self.has_output = self.has_output or data.startswith(b"data:") or b"\ndata:" in data
+            return
         if self._ends_in_cr and data[:1] == b"\n":
             data = data[1:]  # the second half of a line end that was split
         self._ends_in_cr = data[-1:] == b"\r"
@@ -86,6 +89,11 @@ class EventReader:
             self._take(self._whole_line())
         self._end_event()
         return self._usage
+
+    def _are_whole_events(self, data: bytes) -> bool:
+        """True if a piece begins and ends between events, as nearly all pieces do."""
+        is_between = not (self._tail or self._data or self._ends_in_cr)
+        return is_between and data.endswith(b"\n\n")
 
     def _buffer(self, piece: bytes) -> None:
         if piece:

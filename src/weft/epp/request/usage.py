@@ -9,8 +9,6 @@ import msgspec
 
 from weft.epp.request.values import Usage
 
-# Most events have no usage; searching for these bytes first avoids decoding them.
-_MARKS: Final = (b'"usage":{', b'"usage": {', b'"meta_info"')
 _MAX_OBJECTS: Final = 8192  # maximum number of objects decoded from a list of answers
 # Decoding a MiB takes 5 ms on the event loop; of longer texts only the part after the last mark is read.
 _MAX_DECODED_BYTES: Final = 2**19
@@ -85,9 +83,15 @@ _first_value = json.JSONDecoder().raw_decode
 _bodies = msgspec.json.Decoder(list[Body], strict=False)
 
 
+def may_have_usage(text: bytes) -> bool:
+    """True if usage may be in the text. Most events have none, and a search is cheaper than a decoder."""
+    # Not a loop: three searches take less time than one generator.
+    return b'"usage":{' in text or b'"usage": {' in text or b'"meta_info"' in text
+
+
 def usage_of(json_text: bytes) -> Usage | None:
     """Returns the usage that a body or an event reports; None if it reports none."""
-    if not any(mark in json_text for mark in _MARKS):
+    if not may_have_usage(json_text):
         return None
     if len(json_text) > _MAX_DECODED_BYTES:
         return _last_usage(json_text)

@@ -46,6 +46,9 @@ STREAMED: Final = BodySendMode.STREAMED
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _TRAILERS: Final = TrailersResponse()
+# The answer to nearly every piece of a response. It is shared, so nobody may change it.
+_UNCHANGED: Final = ProcessingResponse(response_body=BodyResponse(response=CommonResponse()))
+_UNCHANGED_BYTES: Final = _UNCHANGED.SerializeToString()
 # HTTP status to gRPC status, for gRPC callers.
 _GRPC: Final = MappingProxyType(
     {400: 3, 404: 5, 412: 9, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
@@ -72,7 +75,7 @@ def decode(data: bytes) -> ProcessingRequest | Undecodable:
 
 def encode(answer: ProcessingResponse) -> bytes:
     """Returns the bytes of a response message."""
-    return answer.SerializeToString()
+    return _UNCHANGED_BYTES if answer is _UNCHANGED else answer.SerializeToString()
 
 
 # ---- From the gateway ------------------------------------------------------------------------------
@@ -239,6 +242,8 @@ def retained_response_body(
     body: bytes | None, metadata: Mapping[str, Any] | None = None
 ) -> ProcessingResponse:
     """The answer to a piece of a response that the gateway keeps. `body` replaces the piece unless it is None."""
+    if body is None and not metadata:
+        return _UNCHANGED
     common = CommonResponse()
     if body is not None:
         common.body_mutation.body = body
