@@ -18,6 +18,7 @@ from weft.cli.picker.options import EppOptions
 from weft.cli.up.envoy import PROBE_PAGES
 from weft.core.headers import PREFILLER
 from weft.core.observe.metric_series import PREFIX, SERIES, Kind
+from weft.epp.flow.series import FlowSeries
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.server.pages import PUBLIC
@@ -104,7 +105,9 @@ def _exposed() -> set[str]:
         Kind.HISTOGRAM: ("_bucket", "_sum", "_count"),
     }
     ours = {f"{PREFIX}{one.name}{end}" for one in SERIES for end in suffixes[one.kind]}
-    picker = PickerMetrics().declared
+    metrics = PickerMetrics()
+    FlowSeries(metrics, "default")
+    picker = metrics.declared
     kinds = {
         kind.value: ends if kind is not Kind.COUNTER else ("",) for kind, ends in suffixes.items()
     }
