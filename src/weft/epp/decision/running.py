@@ -17,9 +17,8 @@ class RunningEstimate:
 
     def __init__(self, gauge: Gauge) -> None:
         self._rows = Rows(gauge)
-        self._recent: dict[
-            _Labels, tuple[float, float]
-        ] = {}  # weight, and the time of the latest request
+        # Weight, and the time of the latest request
+        self._recent: dict[_Labels, tuple[float, float]] = {}
 
     def sent(self, labels: _Labels, now: float) -> None:
         """A request was sent on."""

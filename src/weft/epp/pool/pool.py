@@ -89,9 +89,8 @@ class Pool:
                 self._remove(key)
             elif endpoint.labels != now[0].labels:
                 endpoint.spec, endpoint.labels = now[0], now[0].labels
-                self._ready = list(
-                    self._by_key.values()
-                )  # a new list, by which readers notice the change
+                # A new list, by which readers notice the change
+                self._ready = list(self._by_key.values())
         for name, (spec, host) in wanted.items():
             if (source, name) not in self._by_key:
                 self._add((source, name), spec, host)

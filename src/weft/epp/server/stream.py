@@ -97,9 +97,8 @@ class Exchange:
         self._dropped: list[str] = []  # headers to remove, because their values are no longer right
         self._is_held = False  # True if the gateway holds the body until the decision
         self._can_follow = True
-        self._is_retained = (
-            False  # True if the gateway keeps pieces of the response until they are answered
-        )
+        # True if the gateway keeps pieces of the response until they are answered
+        self._is_retained = False
         self._is_counted = False  # True once the director has counted the request or its refusal
         self._response: ResponsePhase | None = None
         self._span: RequestSpan | None = None
