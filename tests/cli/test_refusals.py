@@ -108,7 +108,7 @@ REFUSED_LATER = {
     "serve M --tool-call-parser nothing": "--tool-call-parser",
     "serve M --reasoning-parser nothing": "--reasoning-parser",
     f"{DP} -dp 0": "--data-parallel-size must be between 1 and 64",
-    f"{DP} -dp 2 -dpn 1 --enable-elastic-ep": "--enable-elastic-ep does not go with ranks on other",
+    f"{DP} -dp 2 -dpn 1 --enable-elastic-ep": "--enable-elastic-ep cannot be combined with ranks on other",
     f"""{HEAD} --weight-transfer-config '{{"backend": "shared_memory"}}'""": (
         "--weight-transfer-config does not go with"
     ),

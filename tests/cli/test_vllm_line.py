@@ -191,7 +191,7 @@ def test_values_of_the_config_are_replaced():
     assert shorter.config.model_config.max_model_len == 256
     with pytest.raises(ConfigError, match=r"config.json with --hf-overrides: hidden_act is 'no'"):
         fitted("embedded:tiny", "--hf-overrides", '{"hidden_act": "no"}')
-    with pytest.raises(ConfigError, match="--hf-overrides is for models that lie in files"):
+    with pytest.raises(ConfigError, match="--hf-overrides is only for models with files"):
         fitted(SMALL, "--hf-overrides", '{"hidden_act": "silu"}')
 
 

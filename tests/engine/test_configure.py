@@ -274,7 +274,7 @@ def test_weights_beyond_the_memory_are_refused_with_the_numbers():
         ({"num_threads": 2000}, "--num-threads"),
         # The reference has no threads of its own to set.
         ({"num_threads": 2, "compute": "reference"}, "--num-threads"),
-        ({"mamba_block_size": 64}, "--mamba-block-size: a-model keeps no states"),
+        ({"mamba_block_size": 64}, "--mamba-block-size: a-model has no recurrent states"),
         ({"data_parallel_size": 0}, "--data-parallel-size must be between 1 and 64"),
         ({"data_parallel_size": 65}, "--data-parallel-size must be between 1 and 64"),
         (

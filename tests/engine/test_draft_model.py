@@ -176,7 +176,7 @@ def test_another_vocabulary_is_refused_by_the_first_token_that_differs(tmp_path)
     vocabulary[first], vocabulary[second] = 11, 10
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     words = refusal(path)
-    assert words.startswith(f"--speculative-config: model {path} has another vocabulary")
+    assert words.startswith(f"--speculative-config: model {path} must have the same vocabulary")
     assert "token 10 is" in words
 
 
@@ -228,11 +228,11 @@ async def test_a_draft_of_no_numbers_stops_the_start(tmp_path):
     ("fields", "words"),
     [
         ({"model": "embedded:nothing"}, "embedded:nothing: unknown"),
-        ({"model": "embedded:echo"}, "computes nothing"),
+        ({"model": "embedded:echo"}, "has no weights"),
         ({"draft_load_config": {}}, "draft_load_config"),
         ({"method": "eagle3"}, 'method must be "ngram", "draft_model" or "mtp", not \'eagle3\''),
-        ({"method": "ngram"}, "model does not go with method ngram"),
-        ({"prompt_lookup_max": 3}, "prompt_lookup_max does not go with method draft_model"),
+        ({"method": "ngram"}, "model cannot be combined with method ngram"),
+        ({"prompt_lookup_max": 3}, "prompt_lookup_max cannot be combined with method draft_model"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size must be 1"),
         ({"quantization": "int3"}, '"int3" is unknown'),
         ({"max_model_len": 1}, "max_model_len of embedded:tiny must be between 2 and 2048"),

@@ -129,5 +129,5 @@ def test_a_model_without_a_head_is_refused(method):
 def test_what_belongs_to_other_models_is_refused(field):
     """The head is the model's own, and computed as it is."""
     value = 64 if field == "max_model_len" else "int8"
-    with pytest.raises(ConfigError, match=f"{field} does not go with method mtp"):
+    with pytest.raises(ConfigError, match=f"{field} cannot be combined with method mtp"):
         fitted("embedded:tiny", speculative_config={**MTP, field: value})

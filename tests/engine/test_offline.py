@@ -223,5 +223,8 @@ def test_there_may_be_more_engines_and_fewer():
 
 def test_as_many_adapters_as_prompts():
     """Or one of all; another number is refused by name."""
-    with weft.LLM(SMALL) as llm, pytest.raises(BadRequest, match="1 lora_request were given for 2"):
+    with (
+        weft.LLM(SMALL) as llm,
+        pytest.raises(BadRequest, match="lora_request must be a list of 2"),
+    ):
         llm.generate(["a", "b"], GREEDY, lora_request=[None])

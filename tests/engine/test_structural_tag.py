@@ -156,7 +156,7 @@ def test_a_marker_may_come_as_its_own_token(whole, tokens, verdict):
 @pytest.mark.parametrize(
     ("whole", "words"),
     [
-        ({"structures": []}, "structures is empty"),
+        ({"structures": []}, "structures must not be empty"),
         ({"structures": [{"begin": "<f", "schema": {}, "end": ""}]}, "triggers must be a list"),
         ({**OLD, "triggers": ["<g"]}, "begins with none of the triggers"),
         ({**OLD, "triggers": [""]}, "none of them empty"),

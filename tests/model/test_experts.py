@@ -187,7 +187,7 @@ def test_damaged_experts_are_named(tmp_path, name, value, message):
         (GLM, {"num_experts": 8}, "num_experts 8 is not implemented for Glm4Moe"),
         (GLM, {"n_group": 3}, "n_group is 3; it must be a divisor of 8"),
         (GLM, {"n_group": 8}, "n_group is 8; it must be a divisor of 8, with two experts or more"),
-        (GLM, {"topk_group": 1}, "topk_group is 1; it must be groups enough for 3 experts"),
+        (GLM, {"topk_group": 1}, "topk_group is 1; it must be enough groups for 3 experts"),
         (GLM, {"topk_group": 5}, "topk_group is 5; it must be a whole number from 1 to 4"),
     ],
 )

@@ -103,7 +103,7 @@ def test_time_steps_may_have_limits(limit, expected):
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (GRANITE, {"layer_types": ["mamba"] * 3}, "layer_types.*one with attention"),
+        (GRANITE, {"layer_types": ["mamba"] * 3}, "layer_types.*a list with attention"),
         (GRANITE, {"layer_types": ["mamba", "attention"]}, "layer_types.*3 names"),
         (GRANITE, {"layer_types": ["mamba", "attention", "conv"]}, "layer_types"),
         (GRANITE, {"layer_types": None}, "layer_types is missing"),

@@ -38,8 +38,8 @@ class CpuBackend:
             _check_encoder(options, card)
         if card.keeps_latents and options.kv_cache_dtype != "auto":
             raise ConfigError(
-                f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} keeps latent vectors, which are not rounded; "
-                "it must be auto"
+                f"--kv-cache-dtype must be auto, not {options.kv_cache_dtype}: the KV cache of {card.name} has latent "
+                "vectors, which cannot be quantized"
             )
         return ComputeConfig(
             compute=self._name,
@@ -89,9 +89,9 @@ def describe_rounding(compute: ComputeConfig) -> str:
 def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
     if options.quantization is not None:
         raise ConfigError(
-            f"--quantization {options.quantization}: {card.name} is an encoder, computed as it is stored"
+            f"--quantization {options.quantization}: {card.name} is an encoder, which cannot be quantized"
         )
     if options.kv_cache_dtype != "auto":
         raise ConfigError(
-            f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} is an encoder, which keeps no keys and values"
+            f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} is an encoder, which has no KV cache"
         )

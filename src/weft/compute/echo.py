@@ -86,7 +86,7 @@ class EchoBackend:
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
         if card.num_parameters:
             raise ConfigError(
-                f"--compute {options.compute}: {card.name} has weights to compute with"
+                f"--compute {options.compute}: {card.name} has weights, which this backend cannot compute with"
             )
         unset = EngineOptions()
         for name in ("num_threads", "quantization", "kv_cache_dtype"):

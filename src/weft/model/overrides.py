@@ -89,4 +89,4 @@ def refuse_overrides(name: str, overrides: FileOverrides) -> None:
         ("--generation-config", overrides.generation_config not in ("auto", "vllm")),
     ):
         if value:
-            raise ConfigError(f"{flag} is for models that lie in files, which {name} does not")
+            raise ConfigError(f"{flag} is only for models with files; {name} has none")

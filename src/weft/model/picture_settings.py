@@ -184,7 +184,7 @@ def _num_tokens(side: int, sizes: TowerSizes, fields: Fields) -> int:
     patches, rest = divmod(side, sizes.patch_size)
     if rest or patches % sizes.merge_size:
         step = sizes.patch_size * sizes.merge_size
-        raise ConfigError(f"{fields.where}: a side of {side} pixels is no multiple of {step}")
+        raise ConfigError(f"{fields.where}: a side of {side} pixels is not a multiple of {step}")
     return (patches // sizes.merge_size) ** 2
 
 

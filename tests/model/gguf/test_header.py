@@ -38,14 +38,14 @@ BAD = {
     "something else": (b"PK\3\4" + b"\0" * 40, "does not begin with GGUF"),
     "version": (
         header(version=1),
-        r"GGUF version 1; read are little-endian files of version 2 and 3",
+        r"GGUF version 1; supported are little-endian files of version 2 and 3",
     ),
     "big-endian": (header(version=3 << 24), "GGUF version 50331648"),
     "tensors": (b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0), f"names {HUGE} tensors; at most 50000"),
     "keys": (b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE), f"names {HUGE} keys"),
     "cut off": (b"GGUF" + struct.pack("<IQQ", 3, 0, 1), "is it cut off"),
     "name": (header(keys=[("", 4, NUMBER)]), "a key has 0 bytes; 1 to 65535"),
-    "long text": (header(keys=[("a", 8, struct.pack("<Q", HUGE))]), "goes on to byte 9223"),
+    "long text": (header(keys=[("a", 8, struct.pack("<Q", HUGE))]), "extends to byte 9223"),
     "no UTF-8": (header(keys=[("a", 8, struct.pack("<Q", 1) + b"\xff")]), "'a' is not UTF-8"),
     "type": (header(keys=[("a", 77, NUMBER)]), "'a' has values of type 77"),
     "list of lists": (
@@ -58,11 +58,11 @@ BAD = {
     ),
     "long text in a list": (
         header(keys=[("a", 9, struct.pack("<IQQ", 8, 2, HUGE))], behind=b"\0" * 64),
-        "goes on to byte 9223",
+        "extends to byte 9223",
     ),
     "list of texts beyond": (
         header(keys=[("a", 9, struct.pack("<IQQ", 8, 2, 0) + b"\0" * 7)]),
-        "goes on to byte 65; the file has 64",
+        "extends to byte 65; the file has 64",
     ),
     "long list": (header(keys=[("a", 9, struct.pack("<IQ", 4, HUGE))]), "at most 8388608 are read"),
     "list beyond": (header(keys=[("a", 9, struct.pack("<IQ", 10, 2**22))]), "is it cut off"),
@@ -77,16 +77,16 @@ BAD = {
     "half a block": (header(tensors=1, described=tensor("t", [48], 2)), "whole blocks of 32"),
     "type of tensor": (
         header(tensors=1, described=tensor("t", [32], 99)),
-        "is of type number 99; read",
+        "is of type number 99; supported",
     ),
     "unread type": (
         header(tensors=1, described=tensor("t", [256], 16)),
-        "is of type IQ2_XXS; read are F32",
+        "is of type IQ2_XXS; supported are F32",
     ),
     "beyond": (header(tensors=1, described=tensor("t", [32], 0, 0)), "the file has"),
     "far beyond": (header(tensors=1, described=tensor("t", [2**62, 2**62])), "is it cut off"),
     "offset": (header(tensors=1, described=tensor("t", [32], 0, 2**64 - 32)), "is it cut off"),
-    "odd offset": (header(tensors=1, described=tensor("t", [32], 0, 4)), "no multiple of 32"),
+    "odd offset": (header(tensors=1, described=tensor("t", [32], 0, 4)), "not a multiple of 32"),
     "overlap": (
         header(
             tensors=2,

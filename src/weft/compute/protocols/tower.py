@@ -54,7 +54,7 @@ def check_inputs(spec: TowerSpec, inputs: TowerInputs) -> None:
     num_patches = sum(t * h * w for t, h, w in inputs.grids)
     if not num_patches or num_patches != len(patches):
         raise ValueError(
-            f"grids must have as many patches as there are: they have {num_patches}, and there are {len(patches)}"
+            f"grids must have {len(patches)} patches in total, one per row of patches; got {num_patches}"
         )
 
 

@@ -211,7 +211,7 @@ def _link(given: RankOptions) -> LinkConfig:
     if secret is None:
         raise ConfigError(
             f"--data-parallel-address {host} without a secret is not supported: any process that reaches port {port} "
-            "there could join as an engine; give --data-parallel-secret-file FILE, with the same secret on head and "
+            "there could join as an engine; take --data-parallel-secret-file FILE, with the same secret on head and "
             "nodes"
         )
     return LinkConfig(host, port, secret)

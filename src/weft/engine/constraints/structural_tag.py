@@ -311,7 +311,7 @@ def _text(part: object, name: str) -> str:
 def _list(part: object, name: str) -> list[Any]:
     value: list[Any] = _get(part, name, list)
     if not value:
-        raise ValueError(f"{name} is empty")
+        raise ValueError(f"{name} must not be empty")
     return value
 
 

@@ -391,7 +391,7 @@ def _for_each(prompts: Sequence[PromptType], name: str, given: T | Sequence[T]) 
     if not isinstance(given, Sequence):
         return [given] * len(prompts)
     if len(given) != len(prompts):
-        raise BadRequest(name, f"{len(given)} {name} were given for {len(prompts)} prompts")
+        raise BadRequest(name, f"{name} must be a list of {len(prompts)}, got {len(given)}")
     return list(given)
 
 

@@ -71,9 +71,9 @@ class Draft:
             return
         token_id = min(i for i in drafted.keys() | served.keys() if drafted.get(i) != served.get(i))
         raise ConfigError(
-            f"{FLAG}: model {self.config.model} has another vocabulary than {target.card.name}: token {token_id} is "
-            f"{_shown(drafted.get(token_id))} there and {_shown(served.get(token_id))} here; it must be of the same "
-            "tokenizer"
+            f"{FLAG}: model {self.config.model} must have the same vocabulary as {target.card.name}, but token "
+            f"{token_id} is {_shown(drafted.get(token_id))} in the draft model and {_shown(served.get(token_id))} in "
+            "the served model"
         )
 
 
@@ -157,13 +157,13 @@ def _read(value: str | dict[str, Any]) -> _Given:
 def _refuse_fields(given: _Given, method: str, fields: tuple[str, ...]) -> None:
     for field in fields:
         if getattr(given, field) is not None:
-            raise ConfigError(f"{FLAG}: {field} does not go with method {method}")
+            raise ConfigError(f"{FLAG}: {field} cannot be combined with method {method}")
 
 
 def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConfig) -> Draft:
     checkpoint = find_model(name, revision=given.revision, dtype=options.dtype, runner="generate")
     if not isinstance(checkpoint.spec, ModelSpec):
-        raise ConfigError(f"{checkpoint.card.name} cannot be a draft model: it computes nothing")
+        raise ConfigError(f"{checkpoint.card.name} cannot be a draft model: it has no weights")
     backend = BACKENDS[compute.compute]
     wanted = msgspec.structs.replace(
         options, model=name, compute=compute.compute, quantization=given.quantization
@@ -172,7 +172,7 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
     checkpoint = backend.sized(checkpoint, computed)
     card = checkpoint.card
     if card.keeps_states:
-        raise ConfigError(f"{card.name} cannot be a draft model: it keeps recurrent states")
+        raise ConfigError(f"{card.name} cannot be a draft model: it has recurrent states")
     most = card.max_position_embeddings
     length = most if given.max_model_len is None else given.max_model_len
     check_between(f"max_model_len of {card.name}", length, _MIN_DRAFT_LEN, most)

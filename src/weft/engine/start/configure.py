@@ -320,7 +320,7 @@ def _prompt_embeds_size(options: EngineOptions, card: ModelCard) -> int | None:
     if not options.enable_prompt_embeds:
         return None
     if card.embedding_size is None or card.pooling is not None:
-        raise ConfigError(f"--enable-prompt-embeds: {card.name} generates nothing from embeddings")
+        raise ConfigError(f"--enable-prompt-embeds: {card.name} takes no prompt embeddings")
     return card.embedding_size
 
 
@@ -361,7 +361,7 @@ def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
         )
     for flag, (is_given, why) in refused.items():
         if is_given:
-            raise ConfigError(f"{flag} does not go with ranks on other machines: {why}")
+            raise ConfigError(f"{flag} cannot be combined with ranks on other machines: {why}")
 
 
 def _states_config(
@@ -371,7 +371,7 @@ def _states_config(
     slot_bytes = card.state_bytes_per_slot
     if not slot_bytes:
         if options.mamba_block_size is not None:
-            raise ConfigError(f"{_STATES_FLAG}: {card.name} keeps no states of whole sequences")
+            raise ConfigError(f"{_STATES_FLAG}: {card.name} has no recurrent states")
         return None
     usual = -(-DEFAULTS["mamba_block_size"] // block_size) * block_size
     interval = bounded(options, "mamba_block_size", default=usual)

@@ -33,7 +33,7 @@ class CircuitBreaker:
             retry_at, now = self._retry_at.get(address), self._clock()
             if retry_at is not None:
                 if now < retry_at:
-                    raise PeerError("it did not answer a moment ago")
+                    raise PeerError("the engine did not answer a connection attempt a moment ago")
                 self._retry_at[address] = now + OPEN_S
         is_silent = False
         try:

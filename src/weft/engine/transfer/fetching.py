@@ -223,7 +223,7 @@ class KvConsumer:
             error = "the log has the details"
         if error is not None:
             source = fetch.source
-            error = f"the prompt's keys and values did not come from {source.host} port {source.port}: {error}"
+            error = f"the prompt's KV could not be fetched from {source.host} port {source.port}: {error}"
             request = fetch.sequences[0].request
             extra = of_request(request.request_id, request.trace_headers)
             log.warning("%s, request_id=%s", error, request.request_id, extra=extra)

@@ -298,7 +298,7 @@ def _adjusted(fields: Fields, size: int) -> int:
         size = int(fields.factor("block_ffn_dim_multiplier") * size)
         size = -(-size // step) * step
     if not 1 <= size <= _MAX_WIDTH:
-        fields.refuse("intermediate_size", f"one of which an MLP of 1 to {_MAX_WIDTH} is made")
+        fields.refuse("intermediate_size", f"a size that gives an MLP of 1 to {_MAX_WIDTH}")
     return size
 
 

@@ -55,7 +55,7 @@ def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> Exp
     if count % num_groups or (num_groups > 1 and size < 2):
         fields.refuse("n_group", f"a divisor of {count}, with two experts or more in a group")
     if num_chosen * size < experts.per_token:
-        fields.refuse("topk_group", f"groups enough for {experts.per_token} experts")
+        fields.refuse("topk_group", f"enough groups for {experts.per_token} experts")
     num_shared = fields.integer_or("n_shared_experts", 0, low=0, high=_MAX_EXPERTS)
     return replace(
         experts,

@@ -95,5 +95,5 @@ def has_expert_groups(fields: Fields, *, is_sigmoid: bool) -> bool:
     if fields.integer_or("moe_layer_freq", 1) != 1:
         fields.refuse("moe_layer_freq", "1: every layer from first_k_dense_replace on has experts")
     if not is_sigmoid and fields.flag_or("norm_topk_prob", False):
-        fields.refuse("norm_topk_prob", "false where scores are a softmax")
+        fields.refuse("norm_topk_prob", "false if scores are a softmax")
     return is_sigmoid or fields.text("topk_method") == "group_limited_greedy"

@@ -103,7 +103,7 @@ def _mixed_layer_types(fields: Fields, num_layers: int) -> list[str]:
     """Returns the kind of each layer, attention or convolution; without keys all layers have attention."""
     if fields.has("layer_types"):
         kinds = _listed_layer_types(fields, num_layers, (FULL, _CONV))
-        return kinds if FULL in kinds else fields.refuse("layer_types", f"one with {FULL} in it")
+        return kinds if FULL in kinds else fields.refuse("layer_types", f"a list with {FULL} in it")
     key = "full_attn_idxs"
     listed = fields.values.get(key)
     if listed is None:

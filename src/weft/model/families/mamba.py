@@ -102,7 +102,7 @@ def _kinds(fields: Fields, num_layers: int) -> list[str]:
             names = f"{', '.join(_NAMES)}, {' or '.join(_NAMES.values())}"
             fields.refuse("layer_types", f"a list of {num_layers} names, each {names}")
         if _FULL not in kinds:
-            fields.refuse("layer_types", "one with attention in it")
+            fields.refuse("layer_types", "a list with attention in it")
         return kinds
     key = "attn_layer_indices"
     listed = fields.values[key]

@@ -93,11 +93,11 @@ class _Reader:
 
     def header(self) -> Header:
         if self._data[: self._take(4)] != b"GGUF":
-            raise ConfigError(f"{self._path}: is no GGUF file: it does not begin with GGUF")
+            raise ConfigError(f"{self._path}: is not a GGUF file: it does not begin with GGUF")
         version = self._number("<I")
         if version not in _VERSIONS:
             raise ConfigError(
-                f"{self._path}: GGUF version {version}; read are little-endian files of version "
+                f"{self._path}: GGUF version {version}; supported are little-endian files of version "
                 f"{' and '.join(map(str, _VERSIONS))}"
             )
         num_tensors = self._count("tensors", _MAX_TENSORS)
@@ -129,7 +129,7 @@ class _Reader:
                 raise ConfigError(f"{self._path}: tensor {shown(name)} appears twice")
             if offset % alignment:
                 raise ConfigError(
-                    f"{self._path}: tensor {shown(name)} lies at {offset}, which is no multiple of "
+                    f"{self._path}: tensor {shown(name)} lies at {offset}, which is not a multiple of "
                     f"{alignment}"
                 )
             tensors[name] = GgufTensor(self._path, name, kind, shape, start + offset)
@@ -171,7 +171,7 @@ class _Reader:
         if number not in TYPES:
             known = UNREAD_TYPES.get(number, f"number {number}")
             raise ConfigError(
-                f"{self._path}: tensor {shown(name)} is of type {known}; read are "
+                f"{self._path}: tensor {shown(name)} is of type {known}; supported are "
                 + ", ".join(kind.name for kind in TYPES.values())
             )
         return TYPES[number]
@@ -262,5 +262,5 @@ class _Reader:
                 if self._at > self._size
                 else f"at most {_MAX_HEADER_BYTES} are read"
             )
-            raise ConfigError(f"{self._path}: its metadata goes on to byte {self._at}; {limit}")
+            raise ConfigError(f"{self._path}: its metadata extends to byte {self._at}; {limit}")
         return self._at
