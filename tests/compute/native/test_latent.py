@@ -155,5 +155,7 @@ def test_an_int8_cache_is_refused():
     options = EngineOptions(
         model=f"embedded:random?{LATENT_SHAPES[QUERY][0]}", kv_cache_dtype="int8"
     )
-    with pytest.raises(ConfigError, match=r"--kv-cache-dtype int8: .* keeps latent vectors"):
+    with pytest.raises(
+        ConfigError, match=r"--kv-cache-dtype must be auto, not int8: .* has latent"
+    ):
         fit(open_model(options.model), options)
