@@ -19,7 +19,7 @@ namespace weft {
 
 namespace {
 
-// The operating system saves tile registers only for processes that ask for it.
+// The operating system saves tile registers only for processes that request this.
 bool may_use_tiles() {
 #if defined(__linux__)
     constexpr int kAskPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h

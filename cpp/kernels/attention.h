@@ -182,7 +182,7 @@ protected:
         return task.after < task.end - position ? position + task.after + 1 : task.end;
     }
 
-    // The keys that at least one of these tokens sees.
+    // The keys that at least one of these tokens attends to.
     Range keys_of(int first_token, int last_token) const {
         int lowest = position_of(first_token);
         int highest = end_key_of(first_token);
@@ -228,7 +228,7 @@ protected:
         if (task.values == nullptr) made = take<Stored>(at, Self::kTilesPerTurn * head_size);
     }
 
-    // The maximum number of blocks in a turn that begins within a block.
+    // The maximum number of blocks in a turn, also if the turn begins within a block.
     int num_blocks() const {
         const int all_blocks = (all.end_tile - 1) / kTilesPerBlock - all.first_tile / kTilesPerBlock + 1;
         return lesser(all_blocks, blocks_at_once);
@@ -291,7 +291,7 @@ protected:
         return {later / num_heads() * turn, (later % num_heads() - head) * head_bytes};
     }
 
-    // The distance to that data in bytes; 0 if there is no more.
+    // The distance in bytes from a tile to the data that is prefetched; 0 if there is no further data.
     std::ptrdiff_t ahead(int index, const Later& later) const {
         const int to = index + later.tiles;
         if (to >= span.whole_end) return 0;
@@ -337,7 +337,7 @@ protected:
         const int high = end_key_of(token) - first_tile * kLanes;
         const int begin = lesser((low > 0 ? low : 0) / kLanes * kLanes, num_keys);
         const int end = lesser((high > 0 ? high + kLanes - 1 : 0) / kLanes * kLanes, num_keys);
-        // Only the first and the last few keys can be hidden: the rest need no mask.
+        // Only the first and the last few keys can be hidden: the keys between need no mask.
         const auto seen = [&](Lanes value, int t, float fill) {
             return t < low || t + kLanes > high ? keep(value, low - t, high - t, fill) : value;
         };
@@ -416,7 +416,7 @@ protected:
                 store(outputs + at * task.padded_dim + i, splat(0.0F));
     }
 
-    // A row is rescaled only at the beginning of its block.
+    // Earlier results of a row are rescaled only at the beginning of a block of keys.
     void combine() {
         clean_edges();
         for_tiles_of_blocks(span.first_tile, span.end_tile, [&](int first, int end) {

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Up to this many rows, a tile must be prefetched, because multiplying the one before takes too little time.
+// Up to this many rows, a tile must be prefetched, because multiplying the previous tile takes too little time.
 constexpr int kFewRows = 4;
 // Values of up to this many bytes are prefetched together with the keys: they wait in the second cache.
 constexpr std::ptrdiff_t kWaiting = 256 << 10;
@@ -46,7 +46,7 @@ private:
     static constexpr int kTilesPerTurn = 8;  // columns that fit the registers with a few rows
     // Copying does not help if columns are processed one by one.
     static constexpr bool kCopies = kWide > 1;
-    // Tiles of rows from which copying pays: with two it did not.
+    // Number of tiles of rows from which a copy saves time: with two tiles it did not.
     static constexpr int kTilesThatCopy = 3;
 
     alignas(64) Stored copies[kCopies ? kTilesPerBlock * kWide * Base::kColumnSize : 1];

@@ -31,7 +31,7 @@ public:
 
 private:
     static constexpr int kTilesPerTurn = 4;  // also the number of streams from memory
-    // More rows find their data in a cache, because another task has just read it.
+    // With more rows the data is already in a cache, because another task has just read it.
     static constexpr int kRowsThatWait = kTileRows;
 
     TileShapes shapes;

@@ -76,7 +76,7 @@ struct Bfloat16 {
         narrow_to(values, a);
         for (int i = 0; i < kLanes; i++) cells[i / 2 * 32 + lane * 2 + i % 2] = values[i];
     }
-    // Element by element: the other half of each pair is another token, perhaps of another thread.
+    // Stored element by element: the other half of each pair is another token, perhaps of another thread.
     static void store_columns(Stored* cell, int place, Lanes a) {
         std::uint16_t values[kLanes];
         narrow_to(values, a);

@@ -8,7 +8,7 @@ namespace weft {
 namespace {
 namespace exact {
 
-// Within 2 units in the last place; saturates where the result is no normal number.
+// e^x within 2 units in the last place; saturates where the result is not a normal number.
 inline float exp(float x) {
     x = x < -87.33F ? -87.33F : x;
     x = x > 88.37F ? 88.37F : x;
@@ -34,7 +34,7 @@ inline float silu(float x) { return x / (1.0F + exp(-x)); }
 
 // log(1 + e^x), the logarithm as a series in doubles.
 inline float softplus(float x) {
-    // Terms in at most 1/9: later ones are below the precision of a double.
+    // Number of terms, for an argument of at most 1/9: later terms are below the precision of a double.
     constexpr int kTerms = 12;
     const double raised = static_cast<double>(exp(x < 0 ? x : -x));
     const double part = raised / (2.0 + raised);

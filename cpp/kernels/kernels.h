@@ -189,7 +189,7 @@ struct Kernels {
     void (*to_activations)(const float* from, void* to, int count);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
-    // Like `heads` and `attend`, for an int8 KV cache.
+    // `heads` and `attend` for an int8 KV cache.
     void (*int8_heads)(const HeadsTask&);
     void (*int8_attend)(const AttentionTask&);
     void (*latent)(const LatentTask&);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504F;
 
-// Within 2 units in the last place where the result is a normal number; saturates outside.
+// e^x within 2 units in the last place where the result is a normal number; saturates outside.
 inline Lanes exp(Lanes x) {
     x = min(splat(88.37F), max(splat(-87.33F), x));
     const Lanes n = round_even(mul(x, splat(kLog2E)));

@@ -71,7 +71,7 @@ struct Bfloat16 {
         store_activation(values, x);
         for (int i = 0; i < kLanes; i += 2) std::memcpy(cells + i / 2 * 32 + lane * 2, values + i, 4);
     }
-    // Element by element: the other half of each pair is another token, perhaps of another thread.
+    // Stored element by element: the other half of each pair is another token, perhaps of another thread.
     static void store_columns(Stored* cell, int place, Lanes x) {
         std::uint16_t values[kLanes];
         store_activation(values, x);

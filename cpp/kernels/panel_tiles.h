@@ -112,7 +112,7 @@ struct PanelInTiles {
     }
 };
 
-// As `multiply_panel`.
+// Computes the same as `multiply_panel`, in tile registers.
 template <class E>
 inline void multiply_panel_in_tiles(TileShapes& shapes, const GemmTask& task, int panel, int first_row, int rows,
                                     typename E::Number* y, std::ptrdiff_t y_stride) {

@@ -117,7 +117,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         }
 }
 
-// A number as a type, so that a body is compiled for each number.
+// A number as a type, so that the compiler makes one copy of a function body for each number.
 template <int kNumber>
 struct Constant {
     static constexpr int value = kNumber;

@@ -53,7 +53,7 @@ inline void add_tile(const std::uint16_t* x, const std::uint16_t* w, std::ptrdif
         for (int j = 0; j < 2; j++) sum[i][j] = add(sum[i][j], add(first[i][j], second[i][j]));
 }
 
-// As `sum_row`.
+// Computes the same as `sum_row`, in AVX-512 registers.
 template <int kPanels>
 inline void sum_row_as_tiles(const GemmTask& task, int panel, Lanes (&sum)[kPanels][2]) {
     const FlushSubnormals flush;

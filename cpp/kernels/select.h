@@ -1,4 +1,4 @@
-// Chooses, at run time, the kernels for the CPU at hand.
+// Chooses, at run time, the kernels for this machine's CPU.
 #pragma once
 
 #include <string>

@@ -160,7 +160,7 @@ inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<con
     multiply(whole, steps - whole, steps > whole ? 1 : 0);
 }
 
-// As `probe_arithmetic`.
+// Measures the same as `probe_arithmetic`, in tile registers.
 template <class E>
 double probe_tiles(int rounds, float* sink) {
     TileShapes shapes;

@@ -53,13 +53,13 @@ public:
              ExpertLoads& loads);
 
 private:
-    // One of a row's experts.
+    // An expert that a row has chosen, with its weight.
     struct Choice {
         int expert;
         float weight;
         int place;  // index among all pairs, sorted by expert
     };
-    // Pairs of one expert.
+    // The pairs of rows with one expert, which are adjacent.
     struct Run {
         int expert;
         int first;

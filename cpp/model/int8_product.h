@@ -13,7 +13,7 @@ namespace weft {
 void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
                    std::span<float> out);
 
-// The same for weights in groups of this format.
+// Multiplies rows by group-quantized weights of this format, like `multiply_int8`.
 void multiply_grouped(const std::string& path, const GroupFormat& format, std::span<const float> rows,
                       const Source& weights, std::span<float> out);
 
