@@ -55,6 +55,16 @@ def unsupported(method: str) -> NoReturn:
     raise Unsupported(f"{method} is not supported by this engine")
 
 
+def passed_on(name: str) -> Any:
+    """Returns a method that gives its name and its arguments to the `pass_on` of its object."""
+
+    async def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        return await self.pass_on(name, *arguments, **named)
+
+    call.__name__ = name
+    return call
+
+
 def joined(answers: list[list[Any]]) -> list[Any]:
     """Returns one list with the items of all lists, in order."""
     return list(chain.from_iterable(answers))

@@ -16,6 +16,7 @@ from weft.core.operator_calls import (
     TRANSFER_FLAG,
     OperatorCalls,
     check_flag,
+    passed_on,
 )
 from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.values.types import LoRARequest, PauseMode
@@ -25,19 +26,6 @@ from weft.vllm.convert.settings import MAX_ELASTIC_RANKS
 from weft.vllm.engine import scale, to_lora, to_weight_transfer
 
 MAX_ADAPTERS = 1024  # whether loaded or not
-
-
-def _passed_on(method: str) -> Any:
-    """Returns a method that passes its arguments to vLLM unchanged."""
-    answer = CALLS[method].answer
-    convert = (lambda found: None) if answer is None else get_origin(answer) or answer
-
-    async def call(self: "VllmControls", *arguments: Any, **named: Any) -> Any:
-        with self._calling():
-            return convert(await getattr(self._llm, method)(*arguments, **named))
-
-    call.__name__ = method
-    return call
 
 
 class VllmControls(OperatorCalls):
@@ -71,15 +59,22 @@ class VllmControls(OperatorCalls):
         check_flag(name, self._flags)
         return await super().answer(name, *arguments, **named)
 
-    finish_weight_update = _passed_on("finish_weight_update")
-    is_paused = _passed_on("is_paused")
-    list_loras = _passed_on("list_loras")
-    pin_lora = _passed_on("pin_lora")
-    reset_encoder_cache = _passed_on("reset_encoder_cache")
-    reset_mm_cache = _passed_on("reset_mm_cache")
-    reset_prefix_cache = _passed_on("reset_prefix_cache")
-    resume_generation = _passed_on("resume_generation")
-    stop_profile = _passed_on("stop_profile")
+    async def pass_on(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Passes the arguments to vLLM unchanged."""
+        answer = CALLS[method].answer
+        with self._calling():
+            found = await getattr(self._llm, method)(*arguments, **named)
+            return None if answer is None else (get_origin(answer) or answer)(found)
+
+    finish_weight_update = passed_on("finish_weight_update")
+    is_paused = passed_on("is_paused")
+    list_loras = passed_on("list_loras")
+    pin_lora = passed_on("pin_lora")
+    reset_encoder_cache = passed_on("reset_encoder_cache")
+    reset_mm_cache = passed_on("reset_mm_cache")
+    reset_prefix_cache = passed_on("reset_prefix_cache")
+    resume_generation = passed_on("resume_generation")
+    stop_profile = passed_on("stop_profile")
 
     # -- scheduling and memory ----------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from weft.engine.api_servers.messages import (
     Item,
     Opened,
     Prepared,
-    Refused,
+    RequestFailed,
     State,
 )
 from weft.engine.clients.data_parallel import DataParallelClient
@@ -206,7 +206,7 @@ class AttachedServer:
                     if end.is_aborted:
                         self.channel.send(Aborted(request.engine_id))
         except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
-            self.channel.send(Refused(request.engine_id, _fault(error)))
+            self.channel.send(RequestFailed(request.engine_id, _fault(error)))
 
     async def _answer(self, call: Forward) -> None:
         try:

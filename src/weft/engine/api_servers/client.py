@@ -57,7 +57,7 @@ from weft.engine.api_servers.messages import (
     Forward,
     Item,
     Open,
-    Refused,
+    RequestFailed,
     Start,
     State,
     ToServer,
@@ -329,7 +329,7 @@ class ApiServerClient(FrontClient):
 
     def _take_message(self, message: ToServer) -> None:
         match message:
-            case Refused() | Aborted():
+            case RequestFailed() | Aborted():
                 self._take_end(message)
             case State():
                 if message.config != self.vllm_config:
@@ -355,14 +355,14 @@ class ApiServerClient(FrontClient):
         else:
             self._leave(message.message)
 
-    def _take_end(self, message: Refused | Aborted) -> None:
+    def _take_end(self, message: RequestFailed | Aborted) -> None:
         """Ends a request that failed or was aborted outside the engine's steps, unless the request has ended
         already.
         """
         opened = self._requests.open.get(message.engine_id)
         if opened is None or opened.is_over:
             return
-        if isinstance(message, Refused):
+        if isinstance(message, RequestFailed):
             opened.fail(message.fault.to_error())
         else:
             opened.abort()

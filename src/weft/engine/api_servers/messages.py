@@ -88,7 +88,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     adapters: list[LoRARequest]
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
     """A request failed outside the engine's steps, or reached no engine."""
 
     engine_id: str
@@ -137,5 +137,14 @@ class EnginesStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 ToServer = (
-    Start | State | Refused | Aborted | Item | Answer | Collect | Open | Drain | EnginesStopped
+    Start
+    | State
+    | RequestFailed
+    | Aborted
+    | Item
+    | Answer
+    | Collect
+    | Open
+    | Drain
+    | EnginesStopped
 )

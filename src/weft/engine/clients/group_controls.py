@@ -15,7 +15,7 @@ import msgspec
 
 from weft.core.aio.tasks import gather_available, unbroken
 from weft.core.errors import FailedPrecondition, Unavailable, WeftError
-from weft.core.operator_calls import CALLS, OperatorCalls
+from weft.core.operator_calls import CALLS, OperatorCalls, passed_on
 from weft.core.values.pictures import ItemPreparer
 from weft.core.values.types import LoRARequest, PauseMode
 from weft.core.values.weight_transfer import (
@@ -30,16 +30,6 @@ from weft.engine.weights.engine_model import DISCARD
 log = logging.getLogger("weft.engine")
 
 T = TypeVar("T")
-
-
-def _of_all(method: str) -> Any:
-    """Returns a method that calls `method` of all engines and merges their answers into one answer."""
-
-    async def call(self: "GroupControls", *arguments: Any, **named: Any) -> Any:
-        return await self._all(method, *arguments, **named)
-
-    call.__name__ = method
-    return call
 
 
 class GroupControls(OperatorCalls):
@@ -73,7 +63,8 @@ class GroupControls(OperatorCalls):
         if self.pictures is not None:
             self.pictures.clear()
 
-    async def _all(self, method: str, *arguments: Any, **named: Any) -> Any:
+    async def pass_on(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls `method` of all engines and merges their answers into one."""
         answers = await self.each(lambda engine: getattr(engine, method)(*arguments, **named))
         return CALLS[method].merge(answers)
 
@@ -125,16 +116,16 @@ class GroupControls(OperatorCalls):
             except WeftError as error:  # requests that name the adapter get this error too
                 log.warning("%s", error)
 
-    collective_rpc = _of_all("collective_rpc")
-    get_request_states = _of_all("get_request_states")
-    init_weight_transfer_engine = _of_all("init_weight_transfer_engine")
-    is_paused = _of_all("is_paused")
-    list_loras = _of_all("list_loras")
-    reset_encoder_cache = _of_all("reset_encoder_cache")
-    reset_prefix_cache = _of_all("reset_prefix_cache")
-    start_profile = _of_all("start_profile")  # each engine writes its own file
-    start_weight_update = _of_all("start_weight_update")
-    stop_profile = _of_all("stop_profile")
+    collective_rpc = passed_on("collective_rpc")
+    get_request_states = passed_on("get_request_states")
+    init_weight_transfer_engine = passed_on("init_weight_transfer_engine")
+    is_paused = passed_on("is_paused")
+    list_loras = passed_on("list_loras")
+    reset_encoder_cache = passed_on("reset_encoder_cache")
+    reset_prefix_cache = passed_on("reset_prefix_cache")
+    start_profile = passed_on("start_profile")  # each engine writes its own file
+    start_weight_update = passed_on("start_weight_update")
+    stop_profile = passed_on("stop_profile")
 
     # -- scheduling and memory ----------------------------------------------------------------
 
@@ -146,7 +137,7 @@ class GroupControls(OperatorCalls):
 
     async def _resume(self) -> None:
         async with self._resuming:
-            await self._all("resume_generation")
+            await self.pass_on("resume_generation")
             self._is_paused = False
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
@@ -164,7 +155,7 @@ class GroupControls(OperatorCalls):
 
     async def _wake(self, named: list[str] | None) -> bool:
         async with self._resuming:
-            is_awake: bool = await self._all("wake_up", named)
+            is_awake: bool = await self.pass_on("wake_up", named)
             if is_awake:
                 self._is_paused, self._sleep_level = False, 0
         return is_awake
@@ -177,7 +168,7 @@ class GroupControls(OperatorCalls):
     async def _pause(self, method: str, *arguments: Any, **named: Any) -> None:
         self._num_pausing += 1
         try:
-            await self._all(method, *arguments, **named)
+            await self.pass_on(method, *arguments, **named)
             self._is_paused = True
         finally:
             self._num_pausing -= 1
@@ -193,7 +184,7 @@ class GroupControls(OperatorCalls):
         are_files = self._transfer is not None and self._transfer.backend == "safetensors"
         try:
             if are_files:
-                await self._all("update_weights", request)
+                await self.pass_on("update_weights", request)
             else:
                 await self._engines()[0].update_weights(request)
         except FailedPrecondition:
@@ -232,7 +223,7 @@ class GroupControls(OperatorCalls):
 
     async def _forget_update(self) -> None:
         """Drops a partial weight update in all engines, after one engine has refused a part of the update."""
-        await self._all("init_weight_transfer_engine", WeightTransferInitRequest())
+        await self.pass_on("init_weight_transfer_engine", WeightTransferInitRequest())
 
     async def _adopt(self, engine: FrontClient, packed: PackedWeights) -> None:
         try:
@@ -265,7 +256,7 @@ class GroupControls(OperatorCalls):
         name, lora_id = lora_request.lora_name, lora_request.lora_int_id
         is_new = name not in self.lora_requests
         try:
-            await self._all("add_lora", lora_request)
+            await self.pass_on("add_lora", lora_request)
         except WeftError:
             for engine in self._engines():
                 if is_new and name in engine.lora_requests:
@@ -277,11 +268,11 @@ class GroupControls(OperatorCalls):
     async def remove_lora(self, lora_id: int) -> bool:
         self._adapters.pop(lora_id, None)
         self._pinned.discard(lora_id)
-        is_known: bool = await self._all("remove_lora", lora_id)
+        is_known: bool = await self.pass_on("remove_lora", lora_id)
         return is_known
 
     async def pin_lora(self, lora_id: int) -> bool:
-        is_known: bool = await self._all("pin_lora", lora_id)
+        is_known: bool = await self.pass_on("pin_lora", lora_id)
         if is_known:
             self._pinned.add(lora_id)
         return is_known

@@ -86,13 +86,13 @@ class Leaving(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class MustLeave(msgspec.Struct, frozen=True, tag=True):
     """The engine that has joined must leave, for the given reason."""
 
     reason: str
 
 
-FromHead: TypeAlias = Command | Refused
+FromHead: TypeAlias = Command | MustLeave
 FromNode: TypeAlias = Event | Leaving
 _VERSION = msgspec.msgpack.Decoder(str)
 _JOIN = msgspec.msgpack.Decoder(Join)

@@ -30,7 +30,7 @@ from weft.engine.nodes.link import (
     Join,
     JoinRefused,
     Leaving,
-    Refused,
+    MustLeave,
     connect,
     read_link_secret,
 )
@@ -157,6 +157,6 @@ async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None
     """Passes commands of the head to the engine until the head disconnects."""
     encoder = msgspec.msgpack.Encoder()
     async for command in channel.messages():
-        if isinstance(command, Refused):
+        if isinstance(command, MustLeave):
             raise JoinRefused(command.reason)
         child.send(encoder.encode(command))

@@ -8,7 +8,7 @@ from weft.core.observe.metrics import Metrics
 from weft.core.values.controls import HUNG_S
 from weft.engine.clients.process_client import ApartClient, OnLoading
 from weft.engine.ipc.messages import MAX_FRAME_BYTES, Command
-from weft.engine.nodes.link import Joined, Leaving, Refused
+from weft.engine.nodes.link import Joined, Leaving, MustLeave
 from weft.text.tokenizer import Tokenizer
 
 _MAX_EVENTS = 32  # maximum number handled in one turn of the event loop
@@ -45,7 +45,7 @@ class NodeClient(ApartClient):
 
     def refuse(self, reason: str) -> None:
         """Tells the node that its engine cannot stay, and ends the client."""
-        self._channel.send(Refused(reason))
+        self._channel.send(MustLeave(reason))
         self.shutdown()
 
     def _send(self, command: Command) -> None:

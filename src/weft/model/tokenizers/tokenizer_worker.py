@@ -30,7 +30,7 @@ _SAMPLES: Final = (
 _NUM_DECODED: Final = 256
 
 
-class Refused(Exception):
+class UnusableTokenizer(Exception):
     """The reason why the tokenizer is not used."""
 
 
@@ -54,22 +54,28 @@ def _answer(line: str) -> dict[str, str]:
 
 
 def _look_through(tokenizer: Tokenizer) -> None:
-    """Raises `Refused` for a tokenizer that can turn a text of normal length into gigabytes."""
+    """Raises `UnusableTokenizer` for a tokenizer that can turn a text of normal length into gigabytes."""
     for name in ("normalizer", "decoder"):
         growth = 1.0
         for step in _steps(tokenizer, name):
             growth *= _growth(step)
         if growth > MAX_GROWTH:
-            raise Refused(f"its {name} makes some text more than {MAX_GROWTH} times as long")
+            raise UnusableTokenizer(
+                f"its {name} makes some text more than {MAX_GROWTH} times as long"
+            )
     for text in _additions(tokenizer):
         if len(text) > MAX_TOKEN_CHARS:
-            raise Refused(f"it adds {len(text)} characters at once; {MAX_TOKEN_CHARS} are allowed")
+            raise UnusableTokenizer(
+                f"it adds {len(text)} characters at once; {MAX_TOKEN_CHARS} are allowed"
+            )
     longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=0)
     if longest > MAX_TOKEN_CHARS:
-        raise Refused(f"a token has {longest} characters; {MAX_TOKEN_CHARS} are allowed")
+        raise UnusableTokenizer(f"a token has {longest} characters; {MAX_TOKEN_CHARS} are allowed")
     count = max(map(tokenizer.num_special_tokens_to_add, (False, True)))
     if count > _MAX_SPECIAL_TOKENS:
-        raise Refused(f"it adds {count} tokens to a text; {_MAX_SPECIAL_TOKENS} are allowed")
+        raise UnusableTokenizer(
+            f"it adds {count} tokens to a text; {_MAX_SPECIAL_TOKENS} are allowed"
+        )
 
 
 def _steps(tokenizer: Tokenizer, name: str) -> list[Mapping[str, Any]]:
@@ -77,7 +83,7 @@ def _steps(tokenizer: Tokenizer, name: str) -> list[Mapping[str, Any]]:
     part = getattr(tokenizer, name)
     steps = [] if part is None else list(_flat(json.loads(part.__getstate__())))
     if len(steps) > _MAX_STEPS:
-        raise Refused(f"its {name} has {len(steps)} steps; {_MAX_STEPS} are allowed")
+        raise UnusableTokenizer(f"its {name} has {len(steps)} steps; {_MAX_STEPS} are allowed")
     return steps
 
 
