@@ -127,13 +127,16 @@ private:
         return logit;
     }
 
+    // Adds parts of the row until the sum of weights is certainly large enough; only all parts show that it is not.
     bool is_in_nucleus(int token) const {
-        for (const bool is_quick : {true, false}) {
-            const Weights weights = passes_.weigh(task_, token, is_quick);
-            const double spare = choice_.top_p * weights.all - weights.before;
-            const double unsure = 2.0 * kWeightsError * weights.all;
+        const Weights from = passes_.weigh(task_, token, Part::kFrom);
+        for (const Part part : {Part::kFrom, Part::kMaxima, Part::kBelow}) {
+            const double rest = part == Part::kFrom ? 0.0 : passes_.weigh(task_, token, part).all;
+            const double all = from.all + rest;
+            const double spare = choice_.top_p * all - from.before;
+            const double unsure = 2.0 * kWeightsError * all;
             if (spare > unsure) return true;
-            if (spare < -unsure && !is_quick) return false;
+            if (spare < -unsure && part == Part::kBelow) return false;
         }
         const std::vector<int> tokens = nucleus();
         return std::binary_search(tokens.begin(), tokens.end(), token);

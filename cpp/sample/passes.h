@@ -22,10 +22,17 @@ struct DrawTask {
     int end_token;
 };
 
-// Sums of e^(logit / temperature) over the tokens of the draw, divided by the best token's.
+// Sums of e^(logit / temperature) over tokens from `task.floor` on, divided by the best token's.
 struct Weights {
     double all;
-    double before;  // sum over the tokens before `end_token` in that order
+    double before;  // sum over the tokens before a given token in that order
+};
+
+// Parts of a row, by the maximum of each kScanBlock logits.
+enum class Part {
+    kFrom,    // the blocks with a logit that is at least the given token's: all tokens before it are here
+    kMaxima,  // only the maxima of the other blocks
+    kBelow,   // the other blocks
 };
 
 // Bound on the error of either sum, relative to `all`: more than float32 loses in exponents, powers and sums over a
@@ -37,9 +44,8 @@ struct Passes {
     bool (*find_maxima)(const float* row, int count, float* maxima, float& largest);
     // Returns the winner of a draw.
     int (*draw)(const DrawTask&);
-    // Weights of all tokens that are at least `task.floor`, and of those before `token`, within kWeightsError. With
-    // `is_quick`, `all` may be less: blocks whose logits are all below the token's count only their maximum.
-    Weights (*weigh)(const DrawTask& task, int token, bool is_quick);
+    // Weights of a part of the row, and of the tokens before `token` in it, within kWeightsError.
+    Weights (*weigh)(const DrawTask& task, int token, Part part);
     // Writes the row without the tokens whose mask bits are not set.
     void (*apply_mask)(const float* row, const std::uint32_t* words, int count, float* out);
     // Returns the sum of e^(logit - largest), with the difference in float32.

@@ -78,23 +78,60 @@ bool find_maxima(const float* row, int count, float* maxima, float& largest) {
     return sum == sum;
 }
 
-// Factors for the weights of a row, and sums of weights by lane: of all tokens in the draw, and of those before a
-// token.
-struct Weighing {
-    Lanes inverse;
-    Lanes largest;
-    float floor;
-    Lanes all;
-    Lanes before;
+// Factors for the weights of a row, and sums of weights by lane: of all tokens, and of those before a token.
+class Weighing {
+public:
+    Weighing(const DrawTask& task, int token)
+        : task_(task),
+          token_(token),
+          bound_(task.logits[token]),
+          below_(__builtin_nextafterf(bound_, -INFINITY)),
+          inverse_(splat(static_cast<float>(1.4426950408889634 / task.temperature))),
+          largest_(splat(task.logits[task.best])) {}
 
-    explicit Weighing(const DrawTask& task)
-        : inverse(splat(static_cast<float>(1.4426950408889634 / task.temperature))),
-          largest(splat(task.logits[task.best])),
-          floor(task.floor),
-          all(splat(0.0F)),
-          before(splat(0.0F)) {}
+    // Adds a block with logits of at least the token's.
+    void add_block(int first) {
+        const int end = first + kScanBlock;
+        if (end > task_.size || (first <= token_ && token_ < end))
+            add_mixed(first);
+        else
+            add_sides(task_.logits + first, end <= token_ ? below_ : bound_);
+        move_if_many();
+    }
 
-    Lanes weights_of(const float* logits) const { return exp2(mul(sub(load(logits), largest), inverse)); }
+    // Adds a block whose logits are all below the token's.
+    void add_below(int first) {
+        float rest[kScanBlock];
+        const float* logits = task_.logits + first;
+        if (first + kScanBlock > task_.size) {
+            for (int i = 0; i < kScanBlock; i++) rest[i] = first + i < task_.size ? logits[i] : -INFINITY;
+            logits = rest;
+        }
+        for (int i = 0; i < kScanBlock; i += kLanes)
+            all_ = add(all_, keep<false>(logits + i, task_.floor, weights_of(logits + i)));
+        move_if_many();
+    }
+
+    // Adds the maxima of up to 16 blocks, of those whose logits are all below the token's.
+    void add_maxima(int first_block, int count) {
+        float maxima[kLanes];
+        for (int i = 0; i < kLanes; i++) {
+            const float top = i < count ? task_.maxima[first_block + i] : -INFINITY;
+            maxima[i] = top >= task_.floor && top < bound_ ? top : -INFINITY;
+        }
+        all_ = add(all_, keep<true>(maxima, -INFINITY, weights_of(maxima)));
+        move_if_many();
+    }
+
+    Weights sums() {
+        move();
+        return sums_;
+    }
+
+private:
+    static constexpr int kMaxAdded = 16;  // parts of the row whose weights are summed in float32
+
+    Lanes weights_of(const float* logits) const { return exp2(mul(sub(load(logits), largest_), inverse_)); }
 
     // Keeps the weights of logits above `bound`, or at least `bound`.
     template <bool kIsAbove>
@@ -107,74 +144,66 @@ struct Weighing {
     }
 
     // Adds a block in which exactly the logits above `bound` precede the token.
-    void add_block(const float* logits, float bound) {
+    void add_sides(const float* logits, float bound) {
         for (int i = 0; i < kScanBlock; i += kLanes) {
             const Lanes weights = weights_of(logits + i);
-            all = add(all, keep<false>(logits + i, floor, weights));
-            before = add(before, keep<true>(logits + i, bound, weights));
+            all_ = add(all_, keep<false>(logits + i, task_.floor, weights));
+            before_ = add(before_, keep<true>(logits + i, bound, weights));
         }
     }
 
     // Adds the block that contains the token, or that is at the row's end.
-    void add_mixed(const DrawTask& task, int first, int token) {
-        const float bound = task.logits[token];
+    void add_mixed(int first) {
         float logits[kScanBlock];
         // The logits that are equal to the token's and before it; minus infinity elsewhere.
         float equals[kScanBlock];
         for (int i = 0; i < kScanBlock; i++) {
-            logits[i] = first + i < task.size ? task.logits[first + i] : -INFINITY;
-            equals[i] = first + i < token && logits[i] == bound ? bound : -INFINITY;
+            logits[i] = first + i < task_.size ? task_.logits[first + i] : -INFINITY;
+            equals[i] = first + i < token_ && logits[i] == bound_ ? bound_ : -INFINITY;
         }
-        add_block(logits, bound);
+        add_sides(logits, bound_);
         for (int i = 0; i < kScanBlock; i += kLanes)
-            before = add(before, keep<true>(equals + i, -INFINITY, weights_of(equals + i)));
+            before_ = add(before_, keep<true>(equals + i, -INFINITY, weights_of(equals + i)));
     }
 
-    void move_to(Weights& sums) {
-        sums.all += static_cast<double>(sum_of(all));
-        sums.before += static_cast<double>(sum_of(before));
-        all = before = splat(0.0F);
+    void move_if_many() {
+        if (++num_added_ == kMaxAdded) move();
     }
+
+    void move() {
+        sums_.all += static_cast<double>(sum_of(all_));
+        sums_.before += static_cast<double>(sum_of(before_));
+        all_ = before_ = splat(0.0F);
+        num_added_ = 0;
+    }
+
+    const DrawTask& task_;
+    int token_;
+    float bound_;  // the token's logit
+    float below_;  // the largest number below it
+    Lanes inverse_;
+    Lanes largest_;
+    Lanes all_ = splat(0.0F);
+    Lanes before_ = splat(0.0F);
+    int num_added_ = 0;
+    Weights sums_{0.0, 0.0};
 };
 
-// Adds the weights of the maxima of up to 16 blocks without logits from `bound` on. Returns true if none of the
-// blocks has any.
-inline bool add_maxima(const DrawTask& task, int first_block, int count, float bound, Weighing& weighing) {
-    float maxima[kLanes];
-    float highest = -INFINITY;
-    for (int i = 0; i < kLanes; i++) {
-        const float top = i < count ? task.maxima[first_block + i] : -INFINITY;
-        highest = top > highest ? top : highest;
-        maxima[i] = top >= task.floor && top < bound ? top : -INFINITY;
-    }
-    const Lanes weights = weighing.weights_of(maxima);
-    weighing.all = add(weighing.all, Weighing::keep<true>(maxima, -INFINITY, weights));
-    return highest < bound;
-}
-
-Weights weigh(const DrawTask& task, int token, bool is_quick) {
-    constexpr int kBlocksAtOnce = kLanes;  // blocks whose weights are summed in float32
+Weights weigh(const DrawTask& task, int token, Part part) {
     const float bound = task.logits[token];
-    const float below = __builtin_nextafterf(bound, -INFINITY);
     const int num_blocks = (task.size + kScanBlock - 1) / kScanBlock;
-    Weighing weighing(task);
-    Weights sums{0.0, 0.0};
-    for (int first_block = 0; first_block < num_blocks; first_block += kBlocksAtOnce) {
-        const int count = num_blocks - first_block < kBlocksAtOnce ? num_blocks - first_block : kBlocksAtOnce;
-        const bool is_done = is_quick && add_maxima(task, first_block, count, bound, weighing);
-        for (int i = 0; i < count && !is_done; i++) {
-            const float top = task.maxima[first_block + i];
-            if (top < task.floor || (is_quick && top < bound)) continue;
-            const int first = (first_block + i) * kScanBlock;
-            const int end = first + kScanBlock;
-            if (end > task.size || (first <= token && token < end))
-                weighing.add_mixed(task, first, token);
-            else
-                weighing.add_block(task.logits + first, end <= token ? below : bound);
-        }
-        weighing.move_to(sums);
+    Weighing weighing(task, token);
+    if (part == Part::kMaxima) {
+        for (int first = 0; first < num_blocks; first += kLanes)
+            weighing.add_maxima(first, num_blocks - first < kLanes ? num_blocks - first : kLanes);
+    } else if (part == Part::kFrom) {
+        for (int block = 0; block < num_blocks; block++)
+            if (task.maxima[block] >= bound) weighing.add_block(block * kScanBlock);
+    } else {
+        for (int block = 0; block < num_blocks; block++)
+            if (task.maxima[block] >= task.floor && task.maxima[block] < bound) weighing.add_below(block * kScanBlock);
     }
-    return sums;
+    return weighing.sums();
 }
 
 void apply_mask(const float* row, const std::uint32_t* words, int count, float* out) {
