@@ -22,8 +22,9 @@ from weft.model.fields import (
     read_fields,
     shown,
 )
-from weft.model.files.layout import TensorPlan, decoder_layout
+from weft.model.files.layout import decoder_layout
 from weft.model.files.safetensors_files import MappedFiles, StoredTensor, read_header
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.spec import ModelSpec
 from weft.model.weights import DTYPES
 

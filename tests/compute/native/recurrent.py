@@ -5,7 +5,7 @@ import numpy as np
 from weft.compute.arithmetic.delta import DeltaNet
 from weft.compute.arithmetic.mamba import Mamba2
 from weft.compute.native import _core
-from weft.compute.native.runner import native_recurrence
+from weft.compute.native.core_spec import native_recurrence
 
 NONE = np.zeros(0, np.float32)
 

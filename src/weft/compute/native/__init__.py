@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from weft.compute.native import _core
+from weft.compute.native.core_spec import Rounding
 from weft.compute.native.runner import (
     MAX_THREADS,
     Machine,
     NativeEncoder,
     NativeRunner,
     ResidentBytes,
-    Rounding,
     available_cpus,
     resident_bytes,
     trim_heap,

@@ -14,12 +14,9 @@ from weft.core.config.engine import (
     ComputeConfig,
     EngineConfig,
     LoraConfig,
-    ModelConfig,
-    PoolerConfig,
     SchedulerConfig,
 )
 from weft.core.config.engine_options import EngineOptions
-from weft.core.config.pooler_options import PoolerOptions
 from weft.core.config.ranks import RanksConfig
 from weft.core.config.speculation import DraftModelConfig, SpeculativeConfig
 from weft.core.errors import ConfigError
@@ -31,14 +28,13 @@ from weft.core.values.kv_cache import (
     StateCacheConfig,
 )
 from weft.core.values.kv_transfer import KvTransferConfig
-from weft.core.values.logprobs import LogprobsMode
-from weft.core.values.types import PoolingKind
 from weft.core.values.weight_transfer import WeightTransferConfig
 from weft.engine.kv.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.profiler import read_profiler
-from weft.engine.settings.given import bounded, check_between, check_ms, read_json
+from weft.engine.settings.given import bounded, check_between, check_ms
 from weft.engine.settings.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.settings.speculation import read_speculation
+from weft.engine.start.model_config import to_model_config, to_pooler_config
 from weft.engine.start.pictures import tower_memory, with_pictures
 from weft.engine.start.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
 from weft.engine.step.step_size import step_sizes
@@ -46,15 +42,12 @@ from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
 from weft.engine.transfer.settings import read_kv_transfer
 from weft.engine.weights.weight_transfer import read_weight_transfer
 from weft.model.card import ModelCard
-from weft.model.overrides import read_overrides
-from weft.model.pooling import PoolingSpec
 
 MAX_BLOCK_SIZE = 1024
 MAX_DATA_PARALLEL_SIZE = 64
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
 _POLICIES = ("fcfs", "priority")
-_POOLING_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
 _STATES_FLAG = "--mamba-block-size"
 # Default limit of the memory of all state slots; two slots are always allowed.
 _USUAL_SLOT_BYTES = 4 << 30
@@ -102,11 +95,11 @@ def resolve(
     )
     cache = _cache_config(options, card, demand, states)
     config = EngineConfig(
-        model_config=_model_config(options, card, max_model_len),
+        model_config=to_model_config(options, card, max_model_len),
         cache_config=cache,
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
-        pooler_config=_pooler_config(options, card),
+        pooler_config=to_pooler_config(options, card),
         compute_config=_compute_config(options, compute, num_engines),
         data_parallel_size=size,
         ranks=ranks,
@@ -249,46 +242,6 @@ def _speculation(
     return msgspec.structs.replace(config, recomputes=card.keeps_states)
 
 
-def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -> ModelConfig:
-    names = tuple(options.served_model_name or (options.model,))
-    if not all(name.strip() for name in names):
-        raise ConfigError("--served-model-name must not be empty")
-    if options.max_logprobs < -1:
-        raise ConfigError(f"--max-logprobs must be at least -1, not {options.max_logprobs}")
-    if options.logprobs_mode not in list(LogprobsMode):
-        raise ConfigError(
-            f'--logprobs-mode "{options.logprobs_mode}" is unknown; '
-            f"choose from {', '.join(LogprobsMode)}"
-        )
-    packed_bytes = options.packed_cache_bytes
-    if packed_bytes is not None and packed_bytes < 0:
-        raise ConfigError(f"--packed-cache-bytes must be at least 0, not {packed_bytes}")
-    is_unlimited = options.max_logprobs == -1
-    return ModelConfig(
-        model=options.model,
-        served_model_names=names,
-        model_type=card.model_type,
-        architectures=card.architectures,
-        dtype=card.dtype,
-        vocab_size=card.vocab_size,
-        max_model_len=max_model_len,
-        eos_token_ids=card.eos_token_ids,
-        bos_token_id=card.bos_token_id,
-        pad_token_id=card.pad_token_id,
-        default_sampling_params=dict(card.default_sampling_params),
-        max_new_tokens=card.max_new_tokens,
-        max_logprobs=card.vocab_size
-        if is_unlimited
-        else min(options.max_logprobs, card.vocab_size),
-        logprobs_mode=LogprobsMode(options.logprobs_mode),
-        revision=options.revision,
-        load_dtype=options.dtype,
-        packed_cache_bytes=DEFAULTS["packed_cache_bytes"] if packed_bytes is None else packed_bytes,
-        file_overrides=read_overrides(options),
-        runner_type="generate" if card.pooling is None else "pooling",
-    )
-
-
 def _memory_share(options: EngineOptions) -> float | None:
     share = options.memory_share
     if share is not None and not 0 < share <= 1:
@@ -382,55 +335,3 @@ def _states_config(
     most = min(_USUAL_SLOT_BYTES, spare_bytes // 2) // slot_bytes
     num_slots = max(_LEAST_SLOTS, min(2 * max_num_seqs, most))
     return StateCacheConfig(num_slots=num_slots, slot_bytes=slot_bytes, mamba_block_size=interval)
-
-
-def _pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
-    """Returns the pooling settings with open ones decided; None for a model that generates text."""
-    if card.pooling is None:
-        if options.pooler_config is not None:
-            raise ConfigError(
-                f"--pooler-config is for pooling models, and {card.name} generates text"
-            )
-        return None
-    config = {} if options.pooler_config is None else options.pooler_config
-    given = read_json("--pooler-config", config, PoolerOptions)
-    spec = card.pooling
-    kinds = spec.kinds
-    if given.pooling_type is not None:
-        _check_embeds(spec, "pooling_type", card)
-        kinds["embed"] = _pooling_kind(given.pooling_type)
-    if given.normalize is not None:
-        _check_embeds(spec, "normalize", card)
-    if given.max_embed_len is not None and (
-        given.max_embed_len < 1 or not given.enable_chunked_processing
-    ):
-        raise ConfigError(
-            f"--pooler-config max_embed_len is {given.max_embed_len}; it must be at least 1, and goes "
-            "with enable_chunked_processing"
-        )
-    if given.enable_chunked_processing:
-        _check_embeds(spec, "enable_chunked_processing", card)
-    return PoolerConfig(
-        kinds=kinds,
-        normalize=spec.normalize if given.normalize is None else given.normalize,
-        embedding_size=spec.hidden_size,
-        is_matryoshka=spec.is_matryoshka,
-        dimensions=spec.dimensions,
-        labels=() if spec.head is None else spec.head.labels,
-        lowercases=spec.lowercases,
-        prompt=spec.prompt,
-        enable_chunked_processing=given.enable_chunked_processing,
-        max_embed_len=given.max_embed_len,
-    )
-
-
-def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:
-    if spec.head is not None:
-        raise ConfigError(f"--pooler-config {name} is for embeddings, and {card.name} classifies")
-
-
-def _pooling_kind(name: str) -> PoolingKind:
-    if name.lower() not in _POOLING_KINDS:
-        allowed = ", ".join(kind.upper() for kind in _POOLING_KINDS)
-        raise ConfigError(f"--pooler-config pooling_type is {name!a}; it must be one of {allowed}")
-    return PoolingKind(name.lower())

@@ -21,7 +21,8 @@ from weft.model.families.decoders import read_config, read_spec
 from weft.model.families.names import DecoderNames
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.directory import describe, read_part
-from weft.model.files.layout import TensorPlan, decoder_layout
+from weft.model.files.layout import decoder_layout
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.overrides import read_generation
 from weft.model.pooling import PoolingSpec
 from weft.model.spec import ModelSpec

@@ -21,9 +21,10 @@ from weft.model.families.mtp import has_mtp, mtp_names, mtp_spec
 from weft.model.families.tower import TowerRow
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.files.checkpoint import Checkpoint, TokenizerPart
-from weft.model.files.layout import TensorPlan, decoder_layout, encoder_layout
+from weft.model.files.layout import decoder_layout, encoder_layout
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import StoredTensor, find_tensors
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.files.tower_layout import tower_layout
 from weft.model.generation import (
     default_sampling_params,

@@ -10,8 +10,8 @@ import numpy as np
 
 from weft.core.errors import ConfigError
 from weft.model.fields import shown
-from weft.model.files.layout import TensorPlan
 from weft.model.files.safetensors_files import MappedFiles, StoredTensor
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.groups import GroupFormat
 from weft.model.quantized.format import PASSED_OVER, Part, Parts, QuantizedFormat
 from weft.model.quantized.packed import PackedMatrix

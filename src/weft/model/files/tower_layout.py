@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from weft.model.families.tower import TowerRow
-from weft.model.files.layout import TensorPlan
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.switches import Norm
 from weft.model.towers.spec import ProjectionSpec, TowerSpec
 

@@ -19,9 +19,10 @@ from weft.model.families.names import DecoderNames
 from weft.model.fields import shown
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.directory import describe, read_part
-from weft.model.files.layout import TensorPlan, decoder_layout
+from weft.model.files.layout import decoder_layout
 from weft.model.files.match import read_floats
 from weft.model.files.safetensors_files import MappedFiles
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.gguf.architectures import (
     NUM_GUESSING_LAYERS,
     ROPE_FACTORS,

@@ -19,7 +19,8 @@ from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall, naming
 from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Message, RequestInput, new_id, read_input
+from weft.web.responses.item_reader import Message, new_id
+from weft.web.responses.items import RequestInput, read_input
 from weft.web.responses.request import to_response, to_turn, unforced, wants_logprobs
 from weft.web.responses.runs import Run, Runs, encoded
 from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox

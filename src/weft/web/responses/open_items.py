@@ -43,7 +43,7 @@ from weft.schema.response_object import (
 from weft.web.inference.logprobs import LogprobWriter, of_pieces
 from weft.web.mcp.values import CallResult
 from weft.web.responses.client_tools import Called, to_input
-from weft.web.responses.items import new_id
+from weft.web.responses.item_reader import new_id
 
 Numbers = Iterator[int]
 _FIRST_PART = {"content_index": 0}

@@ -10,7 +10,7 @@ from weft.schema.response_object import DeletedResponse, InputItemList
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.problem import HttpError
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Item
+from weft.web.responses.item_reader import Item
 from weft.web.responses.runs import Run, Runs
 from weft.web.responses.store import StoredResponse
 from weft.web.responses.unsupported import check_include

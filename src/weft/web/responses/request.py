@@ -40,7 +40,8 @@ from weft.web.inference.fields import (
 )
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER, to_functions, to_shown
-from weft.web.responses.items import Message, left_out_kinds
+from weft.web.responses.item_reader import Message
+from weft.web.responses.items import left_out_kinds
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
 _MAX_TOP_LOGPROBS = 20

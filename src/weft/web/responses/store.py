@@ -14,7 +14,8 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.schema.response_object import ResponseObject
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Item, Message, RequestInput, as_items, to_messages
+from weft.web.responses.item_reader import Item, Message
+from weft.web.responses.items import RequestInput, as_items, to_messages
 
 _MIB = 1024 * 1024
 # Maximum bytes of stored responses that one request opens in one turn of the event loop: a little more than a body.

@@ -36,7 +36,7 @@ from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
 from weft.web.responses.client_tools import Called, called_by_name
-from weft.web.responses.items import ApprovedCall, new_id
+from weft.web.responses.item_reader import ApprovedCall, new_id
 from weft.web.responses.open_items import (
     OpenApproval,
     OpenCall,
