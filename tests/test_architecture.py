@@ -10,6 +10,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([\w./]+)` \| (.*?) \|(?: (.*?) ?\|)?$", re.MULTILINE)
 ROWS = {path: imports or "" for path, _, imports in ROW.findall(PAGE)}
+QUESTION = re.compile(
+    r"^\| (?P<question>[^|`]+\?) \| `(?P<package>[\w./]+)` \| (?P<answer>.*) \|$", re.MULTILINE
+)
+QUESTIONS = {
+    match["question"]: (match["package"], match["answer"]) for match in QUESTION.finditer(PAGE)
+}
+PLACE = re.compile(r"`(\w+)` in `([\w./]+)`")
 TOP_LEVEL = sorted(path.name for path in (ROOT / "src" / "weft").glob("*/") if path.name[0] != "_")
 
 
@@ -59,3 +66,23 @@ def test_imports_point_down_the_table():
         if target not in order[rank + 1 :]
     }
     assert upward == set()
+
+
+def test_ten_questions_are_answered():
+    """A page that loses its questions loses its readers."""
+    assert len(QUESTIONS) == 10
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_names_what_is_there(question: str):
+    """Each named class or function is defined in the file, which is in the package or has its whole path."""
+    package, answer = QUESTIONS[question]
+    places = PLACE.findall(answer)
+    files = [ROOT / (path if "/" in path else f"{package}/{path}") for _, path in places]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    defined = [
+        re.search(rf"^(class|def|Chosen) {name}\b", text, re.MULTILINE) is not None
+        for (name, _), text in zip(places, texts, strict=True)
+    ]
+    assert defined
+    assert all(defined), places
