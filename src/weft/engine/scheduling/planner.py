@@ -12,7 +12,7 @@ from weft.engine.scheduling.blocks.second_tier import SecondTier
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.queues import Admission, Queues
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
-from weft.engine.scheduling.step_budget import StepBudget
+from weft.engine.scheduling.step_budget import StepBudget, TimedStepBudget
 
 _RUNNING = SequenceStatus.RUNNING  # looking up an enum member costs as much as a call
 
@@ -28,7 +28,7 @@ class Planner:
         max_scored_rows: int,
         tier: SecondTier | None,
     ) -> None:
-        self.budget = StepBudget(config)
+        self.budget = TimedStepBudget(config) if config.target_itl_ms else StepBudget(config)
         # True if the last plan ahead stopped because a sequence must be preempted
         self.lacks_blocks = False
         self.num_preemptions = 0
@@ -92,7 +92,9 @@ class Planner:
     def _plan_waiting(self, entries: dict[Sequence, PlannedRows], admission: Admission) -> None:
         """Adds waiting sequences to the step."""
         # Fetching sequences need some of the free blocks; otherwise their fetched blocks would be evicted again.
-        reserved = self._cache.num_missing(self._queues.fetching())
+        reserved = 0
+        if self._queues.held_back:
+            reserved = self._cache.num_missing(self._queues.fetching())
         for sequence in list(self._queues.admissible(admission)):
             if self.budget.is_full or len(self._queues.running) >= self._config.max_num_seqs:
                 return

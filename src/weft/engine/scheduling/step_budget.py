@@ -1,4 +1,6 @@
-"""`StepBudget`: the number of prompt rows in a step, beside the rows of decoding sequences (streams)."""
+"""`StepBudget`: the number of rows in a step, and `TimedStepBudget`: that of prompt rows beside decoding sequences
+(streams).
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,15 +23,49 @@ _SHARE = 0.8  # weight of earlier measurements, after each step
 
 
 class StepBudget:
-    """Sets the number of prompt rows of a step from the times of earlier steps. The scheduler owns the object.
+    """Limits the number of rows of a step. The scheduler owns the object. Answers do not depend on the budget."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._max_rows = config.max_num_batched_tokens
+        self._num_left = 0
+
+    def begin(self, running: Iterable[Sequence], now: float, *, is_ahead: bool = False) -> None:
+        """Begins planning a step. The previous step is over or, with `is_ahead`, in flight."""
+        self._num_left = self._max_rows
+
+    def end(self, now: float) -> None:
+        """Records the end time of the first unfinished step, whose results are committed. Further parts of that step
+        may follow.
+        """
+
+    def left_for(self, sequence: Sequence, start: int) -> int:
+        """Returns the maximum number of rows of the sequence in this step, from its token `start` on."""
+        return self._num_left
+
+    @property
+    def is_full(self) -> bool:
+        """True if the step has no room for prompt rows."""
+        return self._num_left <= 0
+
+    @property
+    def left_for_drafts(self) -> int:
+        """Number of rows that drafts may have."""
+        return self._num_left
+
+    def take(self, sequence: Sequence, num_rows: int) -> None:
+        """Subtracts the sequence's `num_rows` rows from the budget."""
+        self._num_left -= num_rows
+
+
+class TimedStepBudget(StepBudget):
+    """Also sets the number of prompt rows of a step, from the times of earlier steps.
 
     With streams, a step should take `target_itl_ms`, or three times the time of the streams alone if this is longer,
-    because each step has a fixed cost. Without streams, a step should take one second. If `target_itl_ms` is 0, only
-    the number of rows is limited. Answers do not depend on the budget.
+    because each step has a fixed cost. Without streams, a step should take one second.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._config = config
+        super().__init__(config)
         # Rows of a stream in a step: its last token, and accepted drafts that are computed again.
         self._stream_rows = 1
         if config.speculation is not None and config.speculation.recomputes:
@@ -44,16 +80,12 @@ class StepBudget:
             _Step
         ] = []  # planned steps without a measured time; the last one is being planned
         self._ended_at = 0.0  # end of the last measured step
-        self._num_left = 0
         self._num_reserved = 0  # rows reserved for streams that are not in the plan yet
         self._least = 0
         self._seconds = 0.0  # seconds left for prompts
 
     def begin(self, running: Iterable[Sequence], now: float, *, is_ahead: bool = False) -> None:
-        """Begins planning a step. The previous step is over or, with `is_ahead`, in flight."""
-        self._num_left = self._config.max_num_batched_tokens
-        if not self._target_s:
-            return
+        super().begin(running, now, is_ahead=is_ahead)
         while self._steps and (ended_at := self._steps[0].ended_at) is not None:
             step = self._steps.pop(0)
             self._learn(step, ended_at - max(step.began_at, self._ended_at))
@@ -73,34 +105,24 @@ class StepBudget:
             self._seconds = max(self._target_s - alone_s, 2 * alone_s)
 
     def end(self, now: float) -> None:
-        """Records the end time of the first unfinished step, whose results are committed. Further parts of that step
-        may follow.
-        """
         if self._steps:
             open_steps = (step for step in self._steps if step.ended_at is None)
             next(open_steps, self._steps[-1]).ended_at = now
 
     def left_for(self, sequence: Sequence, start: int) -> int:
-        """Returns the maximum number of rows of the sequence in this step, from its token `start` on."""
-        is_stream = self._target_s and sequence in self._steps[-1].streams
-        return self._num_left if is_stream else self._left_at(start)
+        return self._num_left if sequence in self._steps[-1].streams else self._left_at(start)
 
     @property
     def is_full(self) -> bool:
-        """True if the step has no room for prompt rows."""
         return self._left_at(0) <= 0
 
     @property
     def left_for_drafts(self) -> int:
-        """Number of rows that drafts may have."""
-        is_mixed = self._target_s and self._steps[-1].streams and self._steps[-1].chunks
+        is_mixed = self._steps[-1].streams and self._steps[-1].chunks
         return self._left_at(0) if is_mixed else self._num_left
 
     def take(self, sequence: Sequence, num_rows: int) -> None:
-        """Subtracts the sequence's `num_rows` rows from the budget."""
-        self._num_left -= num_rows
-        if not self._target_s:
-            return
+        super().take(sequence, num_rows)
         step = self._steps[-1]
         if sequence in step.streams:
             self._num_reserved -= self._stream_rows
@@ -122,8 +144,6 @@ class StepBudget:
 
     def _left_at(self, start: int) -> int:
         """Returns the maximum number of rows of a prompt in this step, from token `start` on."""
-        if not self._target_s:
-            return self._num_left
         row_s = self._row_s_at(start)
         num_rows = 0 if row_s is None else int(self._seconds / max(row_s, _LEAST_S))
         return max(0, min(self._num_left - self._num_reserved, max(num_rows, self._least)))

@@ -80,12 +80,12 @@ class PrefixCache:
     def extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
         """Extends `sequence.block_hashes` to its first `num_blocks` blocks, which are all full."""
         hashes = sequence.block_hashes
-        size = self.block_size
+        size, items = self.block_size, sequence.request.items
         while self._is_enabled and len(hashes) < num_blocks:
             start = len(hashes) * size
             parent = hashes[-1] if hashes else self._root(sequence)
-            items = items_in(sequence.request.items, start, start + size)
-            hashes.append(block_hash(parent, sequence.token_ids[start : start + size], items))
+            within = items_in(items, start, start + size) if items else ()
+            hashes.append(block_hash(parent, sequence.token_ids[start : start + size], within))
 
     def readable_hashes(self, sequence: Sequence) -> list[bytes]:
         """Returns the hashes of the blocks that the sequence may take from the cache. The block with the sequence's
