@@ -28,6 +28,7 @@ SOURCE = ROOT / "src"
 # What is mutated, and the tests that are to notice: those that notice soonest first.
 AREAS = {
     "core/checks/validate.py": ["tests/core/test_validate.py", "tests/text/test_prepare.py"],
+    "core/checks/resolve_params.py": ["tests/core/test_validate.py", "tests/text/test_prepare.py"],
     "engine/scheduling": [
         "tests/engine/test_scheduler.py",
         "tests/engine/test_stopwatch.py",

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.core.checks.resolve_params import MAX_PROMPT_SCORES, resolve_params
 from weft.core.checks.validate import (
-    MAX_PROMPT_SCORES,
     Limits,
-    resolve_params,
     validate_cache_salt,
     validate_params,
     validate_priority,

@@ -2,13 +2,8 @@
 
 from collections.abc import Callable
 
-from weft.core.checks.validate import (
-    Limits,
-    resolve_params,
-    validate_params,
-    validate_prompt,
-    validate_request_id,
-)
+from weft.core.checks.resolve_params import resolve_params
+from weft.core.checks.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.values.types import (

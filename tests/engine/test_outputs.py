@@ -4,7 +4,8 @@ import pytest
 
 from tests.doubles.stepping import make_request
 from tests.text.vocabularies import byte_level
-from weft.core.checks.validate import Limits, resolve_params
+from weft.core.checks.resolve_params import resolve_params
+from weft.core.checks.validate import Limits
 from weft.core.values.types import (
     FinishReason,
     Logprob,

@@ -6,7 +6,8 @@ import gguf
 import pytest
 
 from tests.model.checkpoints import write_checkpoint, write_json
-from weft.core.checks.validate import Limits, resolve_params
+from weft.core.checks.resolve_params import resolve_params
+from weft.core.checks.validate import Limits
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.values.types import SamplingParams

@@ -10,7 +10,7 @@ from tests.model.gguf.files import write_gguf
 from tests.model.quantized.packers import awq, packed_tensors, rounded, write
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import ConfigError
-from weft.engine.llm.offline import fit_options
+from weft.engine.llm.llm_options import fit_options
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 8, "zero_point": True, "version": "gemm"}
 

@@ -17,7 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from weft.core.aio.tasks import gather_all
-from weft.core.checks.validate import Limits, check_integer, check_number
+from weft.core.checks.scalars import check_integer, check_number
+from weft.core.checks.validate import Limits
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.values.prompts import TokensPrompt

@@ -9,10 +9,10 @@ from functools import partial
 import msgspec
 
 from weft.core.checks.media_tensors import check_placeholders, check_tensors
+from weft.core.checks.resolve_params import resolve_params
+from weft.core.checks.scalars import check_integer
 from weft.core.checks.validate import (
     Limits,
-    check_integer,
-    resolve_params,
     validate_cache_salt,
     validate_params,
     validate_priority,

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, get_origin
 
 from weft.core.checks.lora import validate_lora
-from weft.core.checks.validate import check_integer, check_number
+from weft.core.checks.scalars import check_integer, check_number
 from weft.core.config.elastic import MAX_DRAIN_S, refuse_scaling
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, NotFound, Unavailable

@@ -1,28 +1,24 @@
 """Checks of requests, shared by all APIs, so that every API accepts the same requests.
 
-`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise a `BadRequest` with
-the field's name, the given value and the allowed values.
+`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` (in its own module) both. All
+raise a `BadRequest` with the field's name, the given value and the allowed values.
 """
 
-import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-import msgspec
-
+from weft.core.checks.scalars import check_integer, check_label, check_number, shown
 from weft.core.checks.structured import validate_structured_outputs
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.values.declare import INT32_MAX
 from weft.core.values.kv_transfer import KvRole, check_extra_args
-from weft.core.values.params import BOOLEANS, INTEGERS, NUMBERS, WIDE
+from weft.core.values.params import BOOLEANS, INTEGERS, NUMBERS
 from weft.core.values.types import OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.core.values.unicode import encode_text
-
-_log = logging.getLogger(__name__)
 
 # Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
 MAX_N = 128
@@ -32,8 +28,6 @@ MAX_STOP_CHARS = 1024
 # The bias is applied at every step of the sequence, entry by entry.
 MAX_LOGIT_BIAS = 1024
 LOGIT_BIAS_CLAMP = 100.0
-# Dividing logits by less than this makes their differences meaningless in float32.
-MIN_TEMPERATURE = 0.01
 # Every step checks each bad word, in two spellings.
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
@@ -41,12 +35,7 @@ MAX_LOGPROB_TOKEN_IDS = 255
 # Ordinary text has three to ten. Tokenizing takes 200 bytes per character: only short texts may have more.
 MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18
-# Prompt logprobs are computed, sent and written at once: this many take 20 to 40 ms.
-MAX_PROMPT_SCORES = 2**18
-MAX_LABEL_CHARS = 256
 MAX_PATTERN_SIZE = 1024  # for every token, up to this many earlier positions are compared
-
-_NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,43 +119,6 @@ def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) ->
             f"{limits.max_pool_tokens}{room}",
             num_tokens,
         )
-
-
-def resolve_params(
-    params: SamplingParams, num_prompt_tokens: int, limits: Limits
-) -> SamplingParams:
-    """Returns validated `params` in the one form that the engine uses.
-
-    `max_tokens` is filled from, and clamped to, the space that the prompt leaves in the context and the model's own
-    limit on answers; an answer that reaches this limit ends with "length". Greedy requests lose filters that have no
-    effect, ids are de-duplicated, -1 and True are replaced by their meaning.
-    """
-    room = limits.max_sequence_len - num_prompt_tokens
-    if limits.max_new_tokens is not None:
-        room = min(room, limits.max_new_tokens)
-    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-    if params.min_tokens > max_tokens:
-        raise BadRequest(
-            "min_tokens",
-            f"min_tokens must be at most the {max_tokens} tokens that can follow a prompt of "
-            f"{num_prompt_tokens}, got {params.min_tokens}",
-            params.min_tokens,
-        )
-    resolved = _resolve_sampling(params, limits)
-    for name, resolve in _RESOLVED_IF_GIVEN.items():
-        value = getattr(params, name)
-        if value is not None:
-            resolved[name] = resolve(value, limits)
-    if params.logprob_token_ids:
-        resolved["logprobs"] = len(params.logprob_token_ids)
-    prompt_logprobs = resolved.get("prompt_logprobs")
-    if prompt_logprobs is not None:
-        _check_scores(num_prompt_tokens, prompt_logprobs + 1, params.n)
-        # A cached block has no logits, so a prompt that is to be scored is computed in full.
-        resolved["skip_reading_prefix_cache"] = True
-    return msgspec.structs.replace(
-        params, **resolved, max_tokens=max_tokens, output_kind=OutputKind(params.output_kind)
-    )
 
 
 def validate_request_id(request_id: object) -> None:
@@ -374,67 +326,6 @@ _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
 }
 
 
-# -- resolution -------------------------------------------------------------------------------
-
-
-def _resolve_sampling(params: SamplingParams, limits: Limits) -> dict[str, Any]:
-    numbers: dict[str, Any] = {name: float(getattr(params, name)) for name in _NUMBER_NAMES}
-    if params.is_greedy:
-        return numbers | WIDE | {"temperature": 0.0}
-    if params.temperature < MIN_TEMPERATURE:
-        _log.warning("temperature %g raised to %g", params.temperature, MIN_TEMPERATURE)
-        numbers["temperature"] = MIN_TEMPERATURE
-    is_filter = 0 < params.top_k < limits.vocab_size
-    return numbers | {"top_k": params.top_k if is_filter else 0}
-
-
-def _check_scores(num_prompt_tokens: int, num_each: int, num_answers: int) -> None:
-    num_scores = num_prompt_tokens * num_each * num_answers
-    if num_scores > MAX_PROMPT_SCORES:
-        raise BadRequest(
-            "prompt_logprobs",
-            f"prompt_logprobs: a request may have at most {MAX_PROMPT_SCORES} prompt logprobs, got "
-            f"{num_prompt_tokens} tokens with {num_each} each for {num_answers} answers",
-            num_scores,
-        )
-
-
-def _resolve_logprobs(value: int, limits: Limits) -> int | None:
-    if value is False:
-        return None
-    return limits.vocab_size if value == -1 else min(int(value), limits.vocab_size)
-
-
-def _resolve_bias(logit_bias: dict[int, float], _limits: Limits) -> dict[int, float] | None:
-    clamped = {
-        int(key): max(-LOGIT_BIAS_CLAMP, min(LOGIT_BIAS_CLAMP, float(value)))
-        for key, value in logit_bias.items()
-    }
-    return clamped or None
-
-
-def _unless_off(value: int, _limits: Limits) -> int | None:
-    return None if value == -1 else value
-
-
-def _unique(values: Sequence[Any], _limits: Limits) -> list[Any] | None:
-    return list(dict.fromkeys(values)) or None
-
-
-_RESOLVED_IF_GIVEN: Mapping[str, Callable[[Any, Limits], Any]] = {
-    "seed": _unless_off,
-    "thinking_token_budget": _unless_off,
-    "stop": lambda stop, _limits: [stop] if isinstance(stop, str) else list(stop) or None,
-    "stop_token_ids": _unique,
-    "allowed_token_ids": _unique,
-    "logit_bias": _resolve_bias,
-    "bad_words": _unique,
-    "logprobs": _resolve_logprobs,
-    "prompt_logprobs": _resolve_logprobs,
-    "extra_args": lambda given, _limits: given or None,
-}
-
-
 def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
     """Raises `BadRequest` unless all token ids are ints (bools, floats and numpy scalars are not) of the vocabulary."""
     if not token_ids:
@@ -447,51 +338,3 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
         if not 0 <= token_id < limits.vocab_size:
             allowed = f"0 to {limits.vocab_size - 1}, got {shown(token_id)}"
             raise BadRequest(name, (Key(name), f" must be in the vocabulary, {allowed}"), token_id)
-
-
-# -- single values ----------------------------------------------------------------------------
-
-
-def check_integer(name: str, value: object, low: int, high: int) -> None:
-    """Raises `BadRequest` unless `value` is an integer in [low, high]; a bool is not an integer."""
-    if type(value) is not int:
-        raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
-    if value < low:
-        raise BadRequest(name, (Key(name), f" must be at least {low}, got {shown(value)}"), value)
-    if value > high:
-        raise BadRequest(name, (Key(name), f" must be at most {high}, got {shown(value)}"), value)
-
-
-def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raises `BadRequest` unless `value` is a number in [low, high] (with `above`: (low, high]); NaN is not."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
-    # Written so that NaN, which compares false with everything, is refused.
-    if not (low < value if above else low <= value) or not value <= high:
-        bounds = f"{'(' if above else '['}{low:g}, {high:g}]"
-        raise BadRequest(name, (Key(name), f" must be in {bounds}, got {shown(value)}"), value)
-
-
-def check_label(
-    name: str, value: object, is_allowed: Callable[[str], bool], characters: str
-) -> None:
-    """Raises `BadRequest` unless `value` is a short text whose characters `is_allowed`; `characters` describes them."""
-    if not isinstance(value, str):
-        raise BadRequest(name, f"{name} must be a string, got {shown(value)}")
-    if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
-        raise BadRequest(
-            name,
-            f"{name} must have 1 to {MAX_LABEL_CHARS} {characters} characters, "
-            f"got {shown(value)} of {len(value)} characters",
-        )
-
-
-def shown(value: object) -> str:
-    """Returns a short text of any value for an error message: never megabytes long, and never an object's own repr."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return "a huge integer"  # printing more than 4300 digits raises
-    if value is None or isinstance(value, bool | int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return ascii(value if len(value) <= 40 else value[:40] + "...")
-    return f"a value of type {type(value).__name__}"

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from weft.compute.backends import backend_of
 from weft.core.aio.pauses import Pauses, keep
 from weft.core.aio.tasks import gather_all, gather_available
-from weft.core.checks.validate import check_integer, check_number
+from weft.core.checks.scalars import check_integer, check_number
 from weft.core.config.elastic import MAX_DRAIN_S, refuse_scaling
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import local_ranks, served_ranks

@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.client import EngineClient
 from weft.core.observe.metrics import Metrics
 from weft.engine.clients.data_parallel import start_engines
-from weft.engine.llm.offline import fit_options
+from weft.engine.llm.llm_options import fit_options
 from weft.engine.start.fit import Fitted
 
 

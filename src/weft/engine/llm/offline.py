@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -12,13 +11,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.aio.tasks import gather_all
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
 from weft.core.checks.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.client import EngineClient
-from weft.core.config.defaults import UNLIMITED_QUEUE
-from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.progress_bar import progress_bar
@@ -35,20 +31,16 @@ from weft.core.values.types import (
 )
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.clients.data_parallel import start_engines
+from weft.engine.llm.llm_options import fit_options
 from weft.engine.llm.llm_tokenizer import LLMTokenizer
 from weft.engine.llm.metric_values import Metric, read_metrics
-from weft.engine.start.fit import Fitted, find_and_fit
 from weft.model.open import Checkpoint
 from weft.text.templates.chat import ChatTemplate, Message
 from weft.text.tokenizer import read_special_tokens
 
-log = logging.getLogger("weft.engine")
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Options of vLLM for the log of a server, which an `LLM` does not have.
-_OF_SERVERS = ("disable_log_stats",)
 # Arguments of `ChatTemplate.render`; all other keyword arguments of `chat` are variables of the template.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
 
@@ -343,33 +335,6 @@ class LLM:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def fit_options(model: str, options: Mapping[str, Any]) -> Fitted:
-    """Fits the model to the given options, which are Weft's or vLLM's."""
-    settings = EngineOptions(model=model, **{**UNLIMITED_QUEUE, **_own_options(options)})
-    return find_and_fit(settings, is_shared=True).with_tokenizer()
-
-
-def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates vLLM's options into Weft's; raises an error for an option that Weft cannot follow."""
-    own: dict[str, Any] = {}
-    for name, value in given.items():
-        flag = find_flag(name)
-        if flag is not None and value is None:
-            continue
-        setting = (
-            Setting(name, value) if flag is None else translate(flag, value, f"{name}={value!r}")
-        )
-        if setting is None or name in _OF_SERVERS:
-            continue
-        if setting.name not in EngineOptions.__struct_fields__:
-            allowed = ", ".join(EngineOptions.__struct_fields__)
-            raise BadRequest(name, f"LLM has no option {name!r}; it has: {allowed}")
-        if setting.note is not None:
-            log.info("%s", setting.note)
-        own[setting.name] = setting.value
-    return own
 
 
 def _template(checkpoint: Checkpoint) -> ChatTemplate | None:

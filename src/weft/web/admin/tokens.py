@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.checks.validate import shown
+from weft.core.checks.scalars import shown
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.text.prompts import check_length
 from weft.text.templates.render_processes import Rendering

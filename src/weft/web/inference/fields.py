@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from weft.core.beam_search import MAX_PENALTY, max_beam_width
+from weft.core.checks.scalars import check_number
 from weft.core.checks.structured import check_strict, unheld, validate_structured_outputs
-from weft.core.checks.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits, check_number
+from weft.core.checks.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits
 from weft.core.errors import BadRequest
 from weft.core.values.kv_transfer import to_extra_args
 from weft.core.values.params import IN_BODIES
