@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RunBounds:
     """Limits of a run. When `stop` is set or the time limit is reached, open requests are cancelled and do not
     count.
     """
@@ -43,7 +43,7 @@ async def drive(
     target: Target,
     prompts: Sequence[Prompt],
     at_s: Sequence[float],
-    bounds: Bounds,
+    bounds: RunBounds,
     advance: Callable[[], None] = lambda: None,
 ) -> Run:
     """Sends each prompt at its time. `advance` is called for each finished request."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.bench.arrivals import arrival_times, check_traffic
 from weft.bench.datasets import check_prompts, make_prompts
-from weft.bench.drive import Bounds, Run, drive
+from weft.bench.drive import Run, RunBounds, drive
 from weft.bench.options import Load, ReportOptions
 from weft.bench.record import State
 from weft.bench.report.page import run_page
@@ -48,12 +48,12 @@ async def serve(load: Load) -> int:
 @contextmanager
 def under_way(
     num: int, time_limit_s: float, max_concurrency: int | None = None, *, is_silent: bool
-) -> Iterator[tuple[Bounds, Callable[[], None]]]:
+) -> Iterator[tuple[RunBounds, Callable[[], None]]]:
     """Yields the limits of a run, and a function that is called at the end of each request. The function moves a
     progress bar unless `is_silent`.
     """
     with _stopping() as stop, progress_bar(num, is_wanted=not is_silent) as advance:
-        yield Bounds(stop, time_limit_s, max_concurrency), advance
+        yield RunBounds(stop, time_limit_s, max_concurrency), advance
 
 
 @contextmanager

@@ -61,7 +61,7 @@ _usages = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(slots=True)
-class Tally:
+class BatchCounts:
     """Numbers of requests and tokens so far, for the progress lines."""
 
     total: int
@@ -100,7 +100,7 @@ def batch(model: str | None, options: BatchOptions) -> int:
     for sentence in bad_lines:
         say(f"skipped: {sentence}", file=sys.stderr)
     answers = AnswerFile(options.output_file, known)
-    tally = Tally(total=len(known), answered=len(answers.answered))
+    tally = BatchCounts(total=len(known), answered=len(answers.answered))
     handle_interrupts()
     try:
         asyncio.run(_answer_all(model, options, answers, tally))
@@ -138,7 +138,7 @@ def _check(model: str | None, options: BatchOptions) -> None:
 
 
 async def _answer_all(
-    model: str | None, options: BatchOptions, answers: AnswerFile, tally: Tally
+    model: str | None, options: BatchOptions, answers: AnswerFile, tally: BatchCounts
 ) -> None:
     requests = read_requests(options.input_file, _ignore if options.skip_bad_lines else None)
     left = (request for request in requests if request.custom_id not in answers.answered)
@@ -158,7 +158,7 @@ def _ignore(_: str) -> None:
     """Drops the report of an invalid line: the first reading of the file has reported all invalid lines."""
 
 
-async def _report(tally: Tally) -> None:
+async def _report(tally: BatchCounts) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_S)
         say(str(tally), file=sys.stderr)
@@ -182,7 +182,7 @@ class _Work:
         target: _Target,
         left: Iterator[BatchRequest],
         answers: AnswerFile,
-        tally: Tally,
+        tally: BatchCounts,
         max_tries: int,
     ) -> None:
         self._target = target

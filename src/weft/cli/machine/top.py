@@ -25,7 +25,7 @@ _KEY_IS_WRONG = (401, 403)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class TopSample:
     """Values that an engine reported at one moment. Rates are computed from the difference to the previous sample."""
 
     model: str
@@ -121,7 +121,7 @@ def _scrape(client: httpx2.Client, options: TopOptions) -> Scraped:
 
 def _sample(
     key: tuple[str, str], values: Mapping[str, float], before: Mapping[str, float], passed_s: float
-) -> Sample:
+) -> TopSample:
     def total(name: str) -> float:
         return values.get(name, 0.0)
 
@@ -129,7 +129,7 @@ def _sample(
         return (total(name) - before.get(name, 0.0)) / passed_s
 
     looked_up = total("prefix_cache_queries_total")
-    return Sample(
+    return TopSample(
         model=key[0],
         engine=key[1],
         running=int(total("num_requests_running")),
@@ -146,7 +146,7 @@ def _sample(
     )
 
 
-def _print(url: str, samples: Sequence[Sample], *, clears: bool) -> None:
+def _print(url: str, samples: Sequence[TopSample], *, clears: bool) -> None:
     if clears and sys.stdout.isatty():
         sys.stdout.write(_CLEAR)
     for sample in samples:
@@ -156,7 +156,7 @@ def _print(url: str, samples: Sequence[Sample], *, clears: bool) -> None:
             say(f"  {name:<10}{text}")
 
 
-def _rows(sample: Sample) -> list[tuple[str, str]]:
+def _rows(sample: TopSample) -> list[tuple[str, str]]:
     filled = round(_BAR * min(1.0, sample.kv_usage))
     num_tokens = sample.num_blocks * sample.block_size
     bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]"

@@ -14,7 +14,7 @@ from weft.compute.protocols.runner import FloatArray
 from weft.compute.reference.encoder import LayerNorm, Linear
 from weft.compute.reference.experts import Experts
 from weft.compute.reference.latent import LatentHeads
-from weft.compute.reference.parts import Join, Mlp, Norm, RmsNorm
+from weft.compute.reference.parts import HiddenJoin, Mlp, Norm, RmsNorm
 from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
 from weft.compute.reference.recurrent import RecurrentLayer
 from weft.compute.reference.recurrent_layers import read_recurrent
@@ -104,12 +104,12 @@ class DecoderReader:
         query_norm = self.vector(f"{prefix}q_a_norm")
         return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
 
-    def join(self) -> Join:
+    def join(self) -> HiddenJoin:
         """Returns the layer that joins pairs of an embedding and a hidden state into rows."""
         embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
         assert embed is not None
         assert hidden is not None
-        return Join(embed, hidden, Linear(self.matrix("join"), None))
+        return HiddenJoin(embed, hidden, Linear(self.matrix("join"), None))
 
     def mlp(self, prefix: str) -> Mlp:
         """Returns the MLP whose tensor names begin with `prefix`."""

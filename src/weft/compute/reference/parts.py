@@ -55,7 +55,7 @@ Norm = RmsNorm | LayerNorm
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class HiddenJoin:
     """Joins pairs of an embedding and a hidden state, each normed, by one linear layer that is never quantized."""
 
     embed_norm: Norm
