@@ -75,7 +75,7 @@ async def serve(side: str) -> None:
         server.open(model, ENDPOINTS)
         await asyncio.get_running_loop().create_future()
     app = HttpApp(state, options, Router(()))
-    app.open(Router(ENDPOINTS), max_model_len=0)
+    app.open(Router(ENDPOINTS))
     state.open(model)
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)

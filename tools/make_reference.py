@@ -43,6 +43,7 @@ from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.problem import to_http_status
+from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -312,12 +313,24 @@ def metrics() -> str:
         table(
             ("series", "type", "labels of its own", "meaning", "buckets"), map(_series_row, SERIES)
         ),
+        "## Several models",
+        f"Of a server with several models ([guide](../models.md)); each has the label `{LABEL}`.",
+        table(("series", "type", "labels of its own", "meaning"), _pool_rows()),
         "## Older names",
         "`--show-hidden-metrics-for-version X.Y` also exposes the older names whose last version is X.Y or later.",
         table(("older name", "current name", "last version"), older),
         "## Series of vLLM that Weft does not have",
         table(("series", "why"), absent),
     )
+
+
+def _pool_rows() -> Iterator[Sequence[str]]:
+    name, text = STATES
+    yield f"`{NAME}_{name}`", "gauge", f"`{name}`", text
+    for name, text, _ in GAUGES:
+        yield f"`{NAME}_{name}`", "gauge", "", text
+    for name, text, _ in COUNTERS:
+        yield f"`{NAME}_{name}_total`", "counter", "", text
 
 
 def _series_row(series: Series) -> Sequence[str]:

@@ -16,7 +16,8 @@ REMOTE = "serve --remote grpc://127.0.0.1:1"
 # M stands for a small model.
 REFUSED = {
     "sreve": "sreve",
-    "serve one two": "two",
+    "serve one two": "'one': no such directory",
+    "chat one two": "two",
     "serve --max-model-lenn 3": "Did you mean --max-model-len?",
     "serve M --no-such-flag": "--no-such-flag",
     "serve --max-model-len many": '"many" is not a size',

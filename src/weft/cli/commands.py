@@ -86,12 +86,13 @@ COMMANDS = (
     Command(
         words="serve",
         target="weft.cli.options:serve",
-        help="Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.",
-        arguments="[MODEL]",
+        help="Serve a model, or several, over HTTP and gRPC until SIGTERM or Ctrl-C.",
+        arguments="[MODEL...]",
         notes=_SERVE_NOTES,
         examples=(
             "weft serve Qwen/Qwen3-0.6B",
             "weft serve -m ~/checkpoints/llama -p 8001 -c 8k --quantization int8",
+            "weft serve chat=Qwen/Qwen3-0.6B embed=Qwen/Qwen3-Embedding-0.6B --models-memory 8GiB",
             "WEFT_API_KEY=secret weft serve --config weft.toml --host 0.0.0.0",
         ),
         exits=_SERVED,

@@ -17,6 +17,7 @@ from weft.core.config.ranks import RankOptions, RanksConfig, read_ranks
 from weft.core.values.declare import Flag
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
+from weft.web.model_pool.pool_options import PoolOptions
 from weft.web.options import ApiOptions
 
 if TYPE_CHECKING:  # code imports them from their own modules
@@ -49,11 +50,11 @@ class LoadOptions:
         return pick(self, EngineOptions, model=model)
 
 
-@flags(HttpOptions, RpcOptions, RankOptions)
+@flags(HttpOptions, RpcOptions, RankOptions, PoolOptions)
 class ServeOptions(LoadOptions):
     """Flags of `weft serve`, apart from the model.
 
-    A flag that sets a field of `HttpOptions`, `RpcOptions` or `RankOptions` is declared in that class.
+    A flag that sets a field of `HttpOptions`, `RpcOptions`, `RankOptions` or `PoolOptions` is declared in that class.
     """
 
     http: Annotated[bool, Flag("Start the HTTP server.", "Server")] = True
@@ -277,7 +278,7 @@ class RunOptions:
 Model = Annotated[str | None, Parameter(alias=SHORT["model"])]
 
 
-def serve(model: Model = None, *, options: ServeOptions = ServeOptions()) -> int:
+def serve(model: Model = None, *more: str, options: ServeOptions = ServeOptions()) -> int:
     """Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.
 
     Parameters
@@ -285,9 +286,11 @@ def serve(model: Model = None, *, options: ServeOptions = ServeOptions()) -> int
     model
         A checkpoint's directory, a GGUF file, a Hub id (Qwen/Qwen3-0.6B, or OWNER/NAME:FILE.gguf), or one
         that is built in:
-        embedded:tiny (the default), embedded:random?layers=2&..., embedded:echo.
+        embedded:tiny (the default), embedded:random?layers=2&..., embedded:echo. NAME=MODEL gives it a name.
+    more
+        Further models, in the same forms. A request names its model, which is loaded when it is needed.
     """
-    return call("weft.cli.serving.serve:serve", model, options=options)
+    return call("weft.cli.serving.serve:serve", model, *more, options=options)
 
 
 def complete(

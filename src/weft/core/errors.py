@@ -133,6 +133,20 @@ class Unavailable(WeftError):
     code = Code.UNAVAILABLE
 
 
+class ModelLoading(Unavailable):
+    """The model of the request is not in memory yet; a retry may succeed after `retry_after_s` seconds."""
+
+    def __init__(self, message: str = "", retry_after_s: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelNotStarted(WeftError):
+    """The model of the request cannot be started; requests for other models are answered."""
+
+    code = Code.INTERNAL
+
+
 class EngineDead(Unavailable):
     """The engine stopped for good; it answers no further request."""
 

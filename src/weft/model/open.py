@@ -41,6 +41,12 @@ _TOY_NOTICE = (
 )
 
 
+def is_local(name: str) -> bool:
+    """True if the model is found, or is missing, without a look at the Hub."""
+    is_on_hub = is_hub_id(name) or name in _OWNERS or _hub_file(name) is not None
+    return _local_path(name) is not None or not is_on_hub
+
+
 def open_model(
     name: str,
     *,

@@ -22,20 +22,26 @@ from weft.web.tokens import ENDPOINTS as TOKENS
 
 
 def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
-    """The endpoints of all APIs, and those that describe this server."""
+    """The endpoints of all APIs, and those that describe this server, which has one model."""
+    endpoints = api_endpoints(state)
+    return (*endpoints, *page_endpoints(state, endpoints))
+
+
+def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
+    """The endpoints of all APIs."""
     openai = (*OPENAI, *response_endpoints(Runs(state, ResponseLimits())))
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
-    endpoints = (
-        *_group("OpenAI", (*models.ENDPOINTS, *openai)),
-        *_group("Anthropic", ANTHROPIC),
-        *_group("Ollama", OLLAMA),
-        *_group("Decisions", DECISIONS),
-        *_group("Embeddings and scores", POOLING),
-        *_group("Speech to text", SPEECH),
-        *_group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),
-        *_group("SageMaker", (invocations,)),
-        *_group("Probes", probe_endpoints(state)),
-        *_group(
+    return (
+        *group("OpenAI", (*models.ENDPOINTS, *openai)),
+        *group("Anthropic", ANTHROPIC),
+        *group("Ollama", OLLAMA),
+        *group("Decisions", DECISIONS),
+        *group("Embeddings and scores", POOLING),
+        *group("Speech to text", SPEECH),
+        *group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),
+        *group("SageMaker", (invocations,)),
+        *group("Probes", probe_endpoints(state)),
+        *group(
             "Control",
             (
                 *control.ENDPOINTS,
@@ -45,10 +51,9 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
                 *loras.ENDPOINTS,
             ),
         ),
-        *_group("Not supported", refused.ENDPOINTS),
+        *group("Not supported", refused.ENDPOINTS),
     )
-    return (*endpoints, *page_endpoints(state, endpoints))
 
 
-def _group(name: str, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+def group(name: str, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
     return (replace(endpoint, group=name) for endpoint in endpoints)

@@ -1,6 +1,7 @@
 """Settings from a configuration file, for options that neither the command line nor the environment sets.
 
-The file is one flat table; each key is a flag's name, with "-" or "_". Unknown keys are errors that name the key.
+The file is one flat table, apart from `models`; each key is a flag's name, with "-" or "_". Unknown keys are errors
+that name the key.
 """
 
 import json
@@ -25,6 +26,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
+# A setting that is a table; as a flag it is JSON. The parser would take the key for the command of that name.
+_MODELS = "models"
 # Settings that a file may not have; a file that names another file would start a chain.
 _NOT_HERE = {"--config", NOTES, VLLM_WORDS, "*"}
 
@@ -63,6 +66,12 @@ def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCol
         translated = next(argument for argument in arguments if argument.name == NOTES)
         for note in notes:
             translated.append(Token(keyword=NOTES, value=note, source=f"--config {path}"))
+    if isinstance(models := table.get(_MODELS), dict) and f"--{_MODELS}" in by_flag:
+        del table[_MODELS]
+        argument = by_flag[f"--{_MODELS}"]
+        if not argument.tokens:
+            text = json.dumps(models, default=str)
+            argument.append(Token(keyword=_MODELS, value=text, source=f"--config {path}"))
     for name, value in table.items():
         _check(path, name, value, by_flag)
     Dict(table, source=f"--config {path}", use_commands_as_keys=False)(app, commands, arguments)

@@ -36,6 +36,7 @@ GROUPS = {
                 "Scheduling",
                 "Data parallelism across nodes",
                 "API",
+                "Several models",
                 "Server",
                 "Remote engines",
             ),

@@ -55,9 +55,14 @@ def count_converter(type_: type, tokens: Sequence[Token]) -> int:
 
 
 def duration_converter(type_: type, tokens: Sequence[Token]) -> float:
-    """Converts a flag's value such as 300ms, 5s, 1m30s, or a plain number of seconds, to seconds."""
+    """`parse_duration` with the parser's signature."""
     del type_
-    text = tokens[0].value.strip()
+    return parse_duration(tokens[0].value)
+
+
+def parse_duration(text: str) -> float:
+    """The seconds that `text` means: 300ms, 5s, 1m30s, or a plain number of seconds."""
+    text = text.strip()
     try:
         return parse_duration_s(text) if text[-1:].isalpha() else float(text)
     except ValueError as err:

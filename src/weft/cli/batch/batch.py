@@ -281,7 +281,8 @@ async def _engine(model: str | None, options: BatchOptions) -> AsyncIterator[_Ta
         served, endpoints = loaded.serve_over_http(client, state)
         app = HttpApp(state, HttpOptions(), Router(()))
         router = Router(endpoint for endpoint in endpoints if endpoint.access is Access.API)
-        app.open(router, client.model_config.max_model_len)
+        app.open(router)
+        app.take_prompts_of(client.model_config.max_model_len)
         state.open(served)
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1", timeout=None

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -16,12 +15,9 @@ from weft.core.observe.progress import Progress
 from weft.core.observe.readable import format_bytes
 from weft.core.observe.terminal import StatusLine, say
 from weft.engine.weights.packed_files import all_packed, packed_directory
-from weft.model.gguf.open import SUFFIX, all_parts
+from weft.model.directory_scan import checkpoints_in, parts_of
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id
-
-_CONFIG = "config.json"
-_DEPTH = 2  # depth of models below the directory: OWNER/NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,24 +140,12 @@ def _cached_models() -> Iterator[DiskModel]:
 
 def _in_directory(directory: Path) -> Iterator[DiskModel]:
     """Yields the checkpoints and GGUF files in the directory; the directory itself if it is a checkpoint."""
-    patterns = ["/".join(["*"] * depth + [_CONFIG]) for depth in range(_DEPTH + 1)]
-    for path in sorted({one.parent for pattern in patterns for one in directory.glob(pattern)}):
-        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        yield _describe(str(path), "directory", path, size)
-    patterns = ["/".join(["*"] * depth + [f"*{SUFFIX}"]) for depth in range(_DEPTH + 1)]
-    for path in sorted(one for pattern in patterns for one in directory.glob(pattern)):
-        parts = _parts(path)
-        if parts[:1] == [path]:
-            yield _describe(str(path), "file", path, sum(one.stat().st_size for one in parts))
-
-
-def _parts(path: Path) -> list[Path]:
-    """Returns the files of a GGUF model that are present. For a file with invalid part numbers, returns only that
-    file.
-    """
-    with suppress(ConfigError):
-        return [one for one in all_parts(path) if one.is_file()]
-    return [path]
+    for path in checkpoints_in(directory):
+        is_directory = path.is_dir()
+        source = "directory" if is_directory else "file"
+        files = list(path.iterdir()) if is_directory else parts_of(path)
+        size = sum(file.stat().st_size for file in files if file.is_file())
+        yield _describe(str(path), source, path, size)
 
 
 def _describe(name: str, source: str, path: Path, num_bytes: int) -> DiskModel:

@@ -24,8 +24,10 @@ def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
     prints the result and returns the exit status.
     """
     line = read_serve_line(arguments)
-    if line.model is None:
+    if line.options.remote is not None:
         raise ConfigError("--remote runs no engine here; there is nothing to plan")
+    if line.model is None or line.more:
+        raise ConfigError("plan takes one model at a time: give MODEL, without the others")
     fitted = find(line.model, line.options)
     roofline = _measure(fitted) if measure else None
     capacity = capacity_of(fitted, roofline)

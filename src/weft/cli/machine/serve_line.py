@@ -30,10 +30,11 @@ class ServeLine:
     """The settings that `weft serve` would start with. `origins` has the source of each setting that is not a default,
     by field name.
 
-    `model` is None with --remote: the remote servers have the model.
+    `model` is None with --remote: the remote servers have the model. `more` are further models of the same server.
     """
 
     model: str | None
+    more: tuple[str, ...]
     options: ServeOptions
     origins: Mapping[str, Origin]
 
@@ -61,14 +62,16 @@ def read_serve_line(arguments: Sequence[str]) -> ServeLine:
     )
     bound.apply_defaults()
     model, options = bound.arguments["model"], bound.arguments["options"]
-    if model is None and options.remote is None:
+    has_others = options.models is not None or options.model_dir is not None
+    if model is None and options.remote is None and not has_others:
         model = DEFAULT_MODEL
-    return ServeLine(model, options, origins)
+    more = bound.arguments.get("more", ())
+    return ServeLine(model, more, options, origins)
 
 
 def model_in(command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Returns the model in the command line or the environment of another process; None if it is set in a file, or not
-    at all.
+    """Returns the models in the command line or the environment of another process; None if they are set in a file, or
+    not at all.
     """
     app = make_app()
     app.config = ()  # the other process has its own environment
@@ -81,9 +84,11 @@ def model_in(command: str, arguments: Sequence[str], environment: Mapping[str, s
     options = bound.arguments.get("options")
     is_elsewhere = command == "epp" or any(
         getattr(options, name, None) or f"WEFT_{name.upper()}" in environment
-        for name in ("config", "remote")
+        for name in ("config", "remote", "models", "model_dir")
     )
-    return DEFAULT_MODEL if model is None and not is_elsewhere else model
+    if model is not None:
+        return ", ".join((model, *bound.arguments.get("more", ())))
+    return None if is_elsewhere else DEFAULT_MODEL
 
 
 def _origin(name: str, source: str) -> Origin:

@@ -22,6 +22,7 @@ from weft.model.card import ModelCard
 
 Row = tuple[str, str]
 _INDENT = 10
+_MAX_LISTED = 20  # models in the banner
 _COPIED = "try"  # rows with commands to copy
 _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
@@ -97,6 +98,28 @@ def other_block(
         ("next", _next(http)),
     ]
     return _block(f"serves {model.served_model_name}, {done}", rows)
+
+
+def pool_block(
+    models: Sequence[str],
+    memory: str,
+    *,
+    http: Address,
+    grpc: Address | None,
+    has_keys: bool,
+    load_s: float,
+) -> list[str]:
+    """Lines of the banner for a server with several models; `models` describes each, the default one first."""
+    rows = [
+        *(("model", text) for text in models[:_MAX_LISTED]),
+        *([("", f"and {len(models) - _MAX_LISTED} more")] if len(models) > _MAX_LISTED else []),
+        ("memory", memory),
+        ("HTTP", _http(http, has_keys)),
+        *([("gRPC", f"{_grpc(grpc, has_keys)}, for the first model")] if grpc else []),
+        ("try", _curl(http, has_keys, "/v1/models")),
+        ("next", _next(http)),
+    ]
+    return _block(f"serves {len(models)} models, loaded in {load_s:.1f} s", rows)
 
 
 def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:

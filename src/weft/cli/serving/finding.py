@@ -9,10 +9,21 @@ from weft.engine.start.fit import Fitted, find_and_fit
 from weft.model.open import OnBytes
 
 
-def find(model: str, options: ServeOptions, on_bytes: OnBytes | None = None) -> Fitted:
+def find(
+    model: str,
+    options: ServeOptions,
+    on_bytes: OnBytes | None = None,
+    free_bytes: int | None = None,
+) -> Fitted:
     """Finds and checks the model and returns it with the engine's settings. Raises `ConfigError` with the reason if the
     model or the options cannot be served.
 
-    `on_bytes` gets the progress of a download.
+    `on_bytes` gets the progress of a download. `free_bytes` is the memory that the model may have; by default what is
+    free now.
     """
-    return find_and_fit(options.engine_options(model), on_bytes=on_bytes, ranks=options.ranks())
+    return find_and_fit(
+        options.engine_options(model),
+        on_bytes=on_bytes,
+        ranks=options.ranks(),
+        free_bytes=free_bytes,
+    )

@@ -105,7 +105,11 @@ class Loaded:
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """Returns the objects that the HTTP endpoints use, and the endpoints."""
+        """Returns the objects that HTTP endpoints use, and the endpoints."""
+        return self.served(client), all_endpoints(state)
+
+    def served(self, client: EngineClient) -> Served:
+        """Returns the objects that HTTP endpoints use."""
         tokenizer = client.renderer
         assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
@@ -116,7 +120,7 @@ class Loaded:
 
             block_size = self.found.config.cache_config.block_size
             served = replace(served, prefiller=HttpPrefiller(transfer.networks, block_size))
-        return served, all_endpoints(state)
+        return served
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """Prints the ready block."""

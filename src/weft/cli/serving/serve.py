@@ -9,7 +9,9 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
 
 import uvloop
@@ -18,6 +20,7 @@ from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.process.limits import check_data_limit, check_port, raise_open_files
 from weft.cli.serving.servers import Serving
+from weft.cli.serving.several.model_names import check_pool, named, wants_pool
 from weft.core.callers import is_loopback
 from weft.core.config.ranks import RankOptions
 from weft.core.errors import ConfigError
@@ -34,13 +37,18 @@ log = logging.getLogger("weft.cli")
 MAX_API_SERVERS = 64
 
 
-def serve(model: str | None, *, options: ServeOptions) -> int:
+def serve(model: str | None, *more: str, options: ServeOptions) -> int:
     """Serves until a signal arrives; returns the exit status."""
     started = time.monotonic()
     configure_logging(options.log_level, log_format=options.log_format)
     for note in options.translated or ():
         log.info("%s", note)
     check(options)
+    texts = () if model is None else (model, *more)
+    if wants_pool(texts, options):
+        check_pool(options)
+    else:
+        model, options = named(model, options)
     check_data_limit()
     raise_open_files()
     # Child processes are started without fork, and gRPC would log a warning that it does not support fork.
@@ -51,13 +59,8 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
         check_port(host, pick(options, RpcOptions).port)
     if not http_options.has_api_keys and not is_loopback(host) and not is_headless:
         log.warning("no --api-key is set: everyone who can connect to %s can use this server", host)
-    if is_headless:
-        kind = import_module("weft.cli.serving.headless").HeadlessServing
-    elif options.api_server_count > 1:
-        kind = import_module("weft.cli.serving.api_servers").SupervisedServing
-    else:
-        kind = Serving
-    serving: Serving = kind(model, options, http_options, started)
+    kind = _kind(texts, options)
+    serving = kind(model, options, http_options, started)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(serving.run())
@@ -72,6 +75,18 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def _kind(texts: Sequence[str], options: ServeOptions) -> Callable[..., Serving]:
+    """Returns the kind of server that these options ask for, imported only now."""
+    if wants_pool(texts, options):
+        return partial(import_module("weft.cli.serving.several.pool_serving").PoolServing, texts)
+    kind: type[Serving] = Serving
+    if pick(options, RankOptions).headless:
+        kind = import_module("weft.cli.serving.headless").HeadlessServing
+    elif options.api_server_count > 1:
+        kind = import_module("weft.cli.serving.api_servers").SupervisedServing
+    return kind
 
 
 def check(options: ServeOptions) -> None:

@@ -88,7 +88,7 @@ class Serving:
     def __init__(
         self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
     ) -> None:
-        self.is_loading = False
+        self._num_loading = 0  # threads that load
         self._model = model
         self._options = options
         self._http_options = http_options
@@ -106,6 +106,11 @@ class Serving:
             self._metrics.registry.register(self._tracer.series)
         self._servers: list[Server] = []
         self._signals = Signals()
+
+    @property
+    def is_loading(self) -> bool:
+        """True while a thread loads."""
+        return self._num_loading > 0
 
     def close(self) -> None:
         """Exports the remaining spans. Called once, after `run`."""
@@ -178,22 +183,21 @@ class Serving:
             grpc_port = await grpc.start()
         if http_port is not None:
             self._http.open(*loaded.serve_over_http(client, self._state))
-        # Frozen objects are skipped in later collections: 6 → 3 % of the front's time with 64 streams
-        # (benchmarks/serve.py, paced).
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD)
+        freeze_heap()
         return grpc_port
 
     def _announce(self, loaded: Servable, http_port: int | None, grpc_port: int | None) -> None:
         if http_port is not None:
-            # Scripts wait for this line before their first request.
-            log.info("Uvicorn running on %s", http_url(self._address(http_port)))
+            self._say_running(http_port)
         loaded.print_ready(
             http=None if http_port is None else self._address(http_port),
             grpc_port=grpc_port,
             load_s=time.monotonic() - self._started,
         )
+
+    def _say_running(self, http_port: int) -> None:
+        # Scripts wait for this line before their first request.
+        log.info("Uvicorn running on %s", http_url(self._address(http_port)))
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
         """Starts the engine's process, which loads the weights; meanwhile this process imports the servers' modules."""
@@ -276,7 +280,7 @@ class Serving:
         future: asyncio.Future[T] = loop.create_future()
 
         def finish(result: T | None, error: BaseException | None) -> None:
-            self.is_loading = False
+            self._num_loading -= 1
             if future.cancelled():
                 return
             if error is not None:
@@ -292,6 +296,15 @@ class Serving:
             with suppress(RuntimeError):  # the loop is closed, so no task waits any more
                 loop.call_soon_threadsafe(finish, *outcome)
 
-        self.is_loading = True
+        self._num_loading += 1
         threading.Thread(target=run, name="weft-load", daemon=True).start()
         return await future
+
+
+def freeze_heap() -> None:
+    """Leaves all objects of the start out of later collections: 6 → 3 % of the front's time with 64 streams
+    (benchmarks/serve.py, paced).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)

@@ -258,7 +258,7 @@ class Metrics:
             tracer.before_close(self._end_all_traces)
         self._clock = clock
         self._older_names = _older_names(hidden_for)
-        self._engines: dict[int, EngineMetrics] = {}
+        self._engines: dict[tuple[str, int], EngineMetrics] = {}  # by model and rank
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -275,27 +275,36 @@ class Metrics:
         """Returns the metrics of a new engine, all zero; they replace the metrics of a former engine with the same
         rank.
 
-        The `engine` label is the rank; without a rank, the number of engines added before. With `is_remote` the remote
-        server traces the requests, and this process does not.
+        The `engine` label is the rank; without a rank, the number of engines of this model added before. With
+        `is_remote` the remote server traces the requests, and this process does not.
         """
-        rank = config.data_parallel_rank
-        place = len(self._engines) if rank is None else rank
-        self._end_traces(place)
+        model, rank = config.model_config.served_model_name, config.data_parallel_rank
+        number = sum(name == model for name, _ in self._engines) if rank is None else rank
+        self._end_traces((model, number))
         tracer = None if is_remote else self.tracer
-        made = EngineMetrics(config, str(place), self._clock, lora_usage, tracer)
-        self._engines[place] = made
+        made = EngineMetrics(config, str(number), self._clock, lora_usage, tracer)
+        self._engines[model, number] = made
         return made
 
     def remove_engine(self, rank: int) -> None:
-        """Removes the metrics of an engine that has left the server."""
-        self._end_traces(rank)
-        self._engines.pop(rank, None)
+        """Removes the metrics of an engine that has left, of each model."""
+        for place in [place for place in self._engines if place[1] == rank]:
+            self._remove(place)
+
+    def remove_model(self, name: str) -> None:
+        """Removes the metrics of all engines of a model."""
+        for place in [place for place in self._engines if place[0] == name]:
+            self._remove(place)
+
+    def _remove(self, place: tuple[str, int]) -> None:
+        self._end_traces(place)
+        del self._engines[place]
 
     def _end_all_traces(self) -> None:
         for place in self._engines:
             self._end_traces(place)
 
-    def _end_traces(self, place: int) -> None:
+    def _end_traces(self, place: tuple[str, int]) -> None:
         engine = self._engines.get(place)
         if engine is not None and engine.traces is not None:
             engine.traces.flush()

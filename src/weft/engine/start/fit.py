@@ -56,6 +56,7 @@ def find_and_fit(
     is_shared: bool = False,
     on_bytes: OnBytes | None = None,
     ranks: RanksConfig | None = None,
+    free_bytes: int | None = None,
 ) -> Fitted:
     """Finds and checks the model that the options name, and decides open settings, as `find_model` and `fit`
     describe.
@@ -68,7 +69,7 @@ def find_and_fit(
         overrides=read_overrides(options),
         on_bytes=on_bytes,
     )
-    return fit(checkpoint, options, is_shared=is_shared, ranks=ranks)
+    return fit(checkpoint, options, is_shared=is_shared, ranks=ranks, free_bytes=free_bytes)
 
 
 def fit(
@@ -77,12 +78,14 @@ def fit(
     *,
     is_shared: bool = False,
     ranks: RanksConfig | None = None,
+    free_bytes: int | None = None,
 ) -> Fitted:
     """Decides all open settings of an engine for a checkpoint.
 
     Raises a `ConfigError` that names the option that cannot be met, or that says that the model does not fit. With
     `is_shared` a single engine runs in this process, not in its own. If `ranks` has no engine on this machine, this
-    machine's memory is not a limit.
+    machine's memory is not a limit. `free_bytes` is the memory that the model may have; by default what is free
+    now.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]
@@ -95,6 +98,7 @@ def fit(
     draft = find_draft(options, checkpoint, compute)
     drafts = None if draft is None else draft.config
     is_elsewhere = ranks is not None and not ranks.num_local
-    free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()
+    if free_bytes is None:
+        free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()
     config = resolve(options, checkpoint.card, free_bytes, ranks, drafts, row_bytes(checkpoint))
     return Fitted(checkpoint, config, free_bytes, draft)

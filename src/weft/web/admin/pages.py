@@ -71,24 +71,37 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     def description(model: str) -> bytes:
         return msgspec.json.encode(describe((*others, *pages), model))
 
-    async def openapi(call: Call) -> Answer:
-        model = call.served.client.model_config.served_model_name
-        return Response(description(model), media_type="application/json")
+    async def openapi(_call: Call) -> Answer:
+        return Response(description(state.model_name), media_type="application/json")
 
-    def get(path: str, handler: Handler, summary: str, answer: Any = None) -> Endpoint:
-        fields: dict[str, Any] = {"answer": answer, "group": "Server"}
+    def get(
+        path: str,
+        handler: Handler,
+        summary: str,
+        answer: Any = None,
+        *,
+        uses_model: bool = False,
+    ) -> Endpoint:
+        fields: dict[str, Any] = {"answer": answer, "group": "Server", "uses_model": uses_model}
         return Endpoint(method="GET", path=path, handler=handler, summary=summary, **fields)
 
     pages = (
         get("/version", _version, "This server's version.", Version),
-        get("/load", _load, "Open requests, and the load of every engine.", Load),
+        get("/load", _load, "Open requests, and the load of every engine.", Load, uses_model=True),
         get(
             "/requests",
             _requests,
             "Running answers: phase, times and KV blocks of each; no text, no ids.",
             Requests,
+            uses_model=True,
         ),
-        get("/server_info", _server_info, "Configuration of the engine.", ServerInfo),
+        get(
+            "/server_info",
+            _server_info,
+            "Configuration of the engine.",
+            ServerInfo,
+            uses_model=True,
+        ),
         get("/metrics", metrics, "Series for Prometheus, as text."),
         get("/openapi.json", openapi, "This description; /docs is a page of it."),
     )

@@ -27,8 +27,7 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         return Response()
 
     async def ready(_call: Call) -> Answer:
-        await state.check_health()
-        return Response("degraded" if state.served.client.is_degraded else None)
+        return Response(await state.check_health())
 
     async def startup(_call: Call) -> Answer:
         progress = state.progress
@@ -54,7 +53,7 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
             "/health",
             ready,
             'If a request would be answered now 200, with the body "degraded" while some of several '
-            "engines are absent; 503 if not.",
+            "engines are absent, and with the states of the models if there are several; 503 if not.",
         ),
         probe("/ping", ready, "The same, as SageMaker asks."),
         probe("/ping", ready, "The same, as SageMaker asks.", "POST"),

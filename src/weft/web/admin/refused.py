@@ -28,6 +28,7 @@ def _refused(row: tuple[str, str, str]) -> Endpoint:
 
     summary = f"Refused: {message}."
     fields: dict[str, Any] = {"method": method, "path": path, "dialect": dialect_of(path.encode())}
+    fields["uses_model"] = False
     return Endpoint(handler=refuse, summary=summary, is_refused=True, access=Access.API, **fields)
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, cast
@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 
 from weft.core.errors import BadRequest, ConfigError, WeftError
 from weft.core.observe.log import REQUEST
-from weft.core.tenant_client import as_tenant
 from weft.core.tenants import Tenant
 from weft.web.http.body import (
     JSON,
@@ -198,10 +197,13 @@ class HttpApp:
         self._strictness = Strictness(is_strict=options.strict)
         self._traffic = Traffic(state.registry)
 
-    def open(self, router: Router, max_model_len: int) -> None:
-        """Serves these endpoints from now on. Two contexts of token ids are always taken."""
+    def open(self, router: Router) -> None:
+        """Serves these endpoints from now on."""
         self._router = router
-        self._max_values = max(MAX_VALUES, 2 * max_model_len)
+
+    def take_prompts_of(self, max_model_len: int) -> None:
+        """Takes bodies with two contexts of token ids, whatever their length is."""
+        self._max_values = max(self._max_values, 2 * max_model_len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request. Never raises: every failure ends this request only."""
@@ -257,8 +259,8 @@ class HttpApp:
         with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
             if endpoint.body is not None:
-                if endpoint.admit is not None:
-                    endpoint.admit(self._state.served)
+                if endpoint.admit is not None and (served := self._state.served) is not None:
+                    endpoint.admit(served)
                 check_content(exchange.headers, FORM if endpoint.is_form else JSON)
                 if endpoint.is_form:
                     self._gate.check_form(exchange)
@@ -295,6 +297,9 @@ class HttpApp:
             raise
         except Exception as error:  # noqa: BLE001 - here the endpoint's own dialect is known
             await _fail(exchange, error, endpoint.dialect)
+        finally:
+            for release in exchange.releases:
+                release()
 
     async def _to_call(self, exchange: Exchange, found: RouteMatch, body: bytes) -> Call:
         endpoint = found.endpoint
@@ -311,19 +316,15 @@ class HttpApp:
             query=_query(given, endpoint.repeatable) if given else {},
             raw_body=body,
             decode=partial(self._decode, exchange, body),
+            exchange=exchange,
         )
 
     def _served_to(self, tenant: Tenant | None) -> Served:
         served, options = self._state.served, self._options
-        if tenant is None and not options.hide_cached_tokens:
-            return served
-        client = as_tenant(
-            served.client,
-            tenant,
-            salts=options.salt_by_key,
-            hides_cached_tokens=options.hide_cached_tokens,
-        )
-        return replace(served, client=client)
+        if served is None:
+            return cast(Served, None)  # the endpoint takes a model from the pool
+        hides = options.hide_cached_tokens
+        return served.seen_by(tenant, salts=options.salt_by_key, hides_cached_tokens=hides)
 
     async def _decode(self, exchange: Exchange, body: bytes, endpoint: Endpoint) -> Any:
         names: Iterable[str]

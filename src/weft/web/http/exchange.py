@@ -45,6 +45,7 @@ class Exchange:
         self.num_bytes_out = 0
         self.span: Span | None = None
         self.tenant: Tenant | None = None
+        self.releases: list[Callable[[], None]] = []  # called after the answer was sent
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._send = send
         self._stall = WriteStall(write_timeout_s, self.abort)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.core.errors import BadRequest, Code, NotFound, RateLimited, WeftError
+from weft.core.errors import BadRequest, Code, ModelLoading, NotFound, RateLimited, WeftError
 from weft.web.http.endpoint import Dialect
 
 _INVALID = "invalid_request_error"  # the type in both dialects
@@ -192,7 +192,7 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
     parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
     message = str(error) or type(error).__name__
     headers = dict(row.headers)
-    if isinstance(error, RateLimited):
+    if isinstance(error, RateLimited | ModelLoading):
         headers["retry-after"] = str(math.ceil(error.retry_after_s))
     return Problem(row=row, message=message, parameter=parameter, code=code, headers=headers)
 

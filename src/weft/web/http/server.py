@@ -18,7 +18,7 @@ from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.protocol import Connections, LimitedProtocol
 from weft.web.http.root_path import RootPath
-from weft.web.http.state import ServerState
+from weft.web.http.state import ModelStates, ServerState
 from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
@@ -83,8 +83,18 @@ class HttpServer:
 
     def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
         """Accepts requests to all endpoints from now on."""
-        self._app.open(Router(endpoints), served.client.model_config.max_model_len)
+        self._app.open(Router(endpoints))
+        self._app.take_prompts_of(served.client.model_config.max_model_len)
         self._state.open(served)
+
+    def open_pool(self, pool: ModelStates, model_name: str, endpoints: Iterable[Endpoint]) -> None:
+        """Accepts requests to all endpoints from now on, which take their models from a pool."""
+        self._app.open(Router(endpoints))
+        self._state.open_pool(pool, model_name)
+
+    def take_prompts_of(self, max_model_len: int) -> None:
+        """Accepts bodies with two contexts of this many token ids too."""
+        self._app.take_prompts_of(max_model_len)
 
     def set_not_serving(self) -> None:
         """Fails readiness and refuses new requests at once; open requests continue."""

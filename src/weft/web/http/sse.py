@@ -101,8 +101,9 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
             if first.done():
                 first.result()
             kind = _LINES if events.is_lines else _EVENTS
-            headers = {"content-type": kind, **_HEADERS, **events.headers}
-            await exchange.start(200, headers, is_event_stream=True)
+            if exchange.status is None:
+                headers = {"content-type": kind, **_HEADERS, **events.headers}
+                await exchange.start(200, headers, is_event_stream=True)
             # A line has no form of a comment.
             async with nullcontext() if events.is_lines else _pinging(exchange, ping_interval_s):
                 await exchange.write(await first)
@@ -120,6 +121,14 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
             first.cancel()
             await asyncio.wait({first})
     await exchange.end()
+
+
+async def write_comment(exchange: Exchange, text: str) -> None:
+    """Sends a comment, for people who watch the stream; begins the stream if it has not begun."""
+    if exchange.status is None:
+        headers = {"content-type": _EVENTS, **_HEADERS}
+        await exchange.start(200, headers, is_event_stream=True)
+    await exchange.write(f": {' '.join(text.split())}\n\n".encode())
 
 
 @asynccontextmanager

@@ -24,6 +24,13 @@ class Work(Protocol):
         """Ends the exchange early."""
 
 
+class ModelStates(Protocol):
+    """Several models behind one server."""
+
+    def health(self) -> bytes:
+        """Returns the states of the models, for probes."""
+
+
 class ServerState:
     """State of the HTTP server, owned by one event loop. `registry` holds the series of `/metrics`; with a `tracer`,
     requests have spans.
@@ -41,7 +48,9 @@ class ServerState:
         self.is_draining = False
         # With several API servers: returns the series of all of them, instead of those of `registry`.
         self.all_series: Callable[[], Awaitable[bytes]] | None = None
+        self.model_name = ""  # of the model, or of the default one
         self._served: Served | None = None
+        self._pool: ModelStates | None = None
         self._open: set[Work] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -51,6 +60,13 @@ class ServerState:
     def open(self, served: Served) -> None:
         """Serve from now on."""
         self._served = served
+        self.model_name = served.client.model_config.served_model_name
+        self.progress.finish()
+
+    def open_pool(self, pool: "ModelStates", model_name: str) -> None:
+        """Serve the models of a pool from now on: each endpoint takes its model from there."""
+        self._pool = pool
+        self.model_name = model_name
         self.progress.finish()
 
     async def close(self) -> None:
@@ -59,9 +75,9 @@ class ServerState:
             await asyncio.to_thread(self._served.close)
 
     @property
-    def served(self) -> Served:
-        """The served model. Raises `Unavailable` during startup and shutdown."""
-        if self._served is None:
+    def served(self) -> Served | None:
+        """The served model; None if there is a pool of models. Raises `Unavailable` during startup and shutdown."""
+        if self._served is None and self._pool is None:
             raise Unavailable(
                 f"the server is starting ({self.progress.phase}); /startupz shows the progress"
             )
@@ -69,9 +85,15 @@ class ServerState:
             raise Unavailable("the server is shutting down")
         return self._served
 
-    async def check_health(self) -> None:
-        """Raises the error that prevents this server from answering a request now."""
-        client = self.served.client
+    async def check_health(self) -> bytes:
+        """Returns the body of a healthy answer. Raises the error that prevents this server from answering a request
+        now.
+        """
+        served = self.served
+        if served is None:
+            assert self._pool is not None
+            return self._pool.health()
+        client = served.client
         if client.errored:
             raise client.dead_error
         try:
@@ -79,6 +101,7 @@ class ServerState:
                 await client.check_health()
         except TimeoutError:
             raise Unavailable("the engine does not answer") from None
+        return b"degraded" if client.is_degraded else b""
 
     async def expose(self) -> bytes:
         """The body of `/metrics`."""

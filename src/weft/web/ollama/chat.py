@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,27 +38,29 @@ from weft.web.ollama.writer import Piece, now
 async def create_chat(call: ModelCall) -> Answer:
     """The next message of a conversation in Ollama's words, streamed or in one piece"""
     body: OllamaChatBody = call.body
-
-    def to_answer(piece: Piece) -> OllamaChatAnswer:
-        message = WrittenMessage(
-            content=piece.content,
-            thinking=piece.thinking or UNSET,
-            tool_calls=piece.calls or UNSET,
-        )
-        end = piece.end
-        return OllamaChatAnswer(
-            model=body.model,
-            created_at=now(),
-            message=message,
-            logprobs=piece.logprobs,
-            done=end is not None,
-            **({} if end is None else msgspec.structs.asdict(end)),
-        )
-
     if not body.messages:
-        return to_answer(Piece(end=Timings(done_reason=check_load(body.keep_alive))))
+        return chat_answer(body, Piece(end=Timings(done_reason=check_load(body.keep_alive))))
     turn = to_turn(call, body)
-    return await answer_events(call, run_turn(call.served, turn), turn.params, to_answer)
+    events = run_turn(call.served, turn)
+    return await answer_events(call, events, turn.params, partial(chat_answer, body))
+
+
+def chat_answer(body: OllamaChatBody, piece: Piece) -> OllamaChatAnswer:
+    """A piece of an answer in the form of /api/chat."""
+    message = WrittenMessage(
+        content=piece.content,
+        thinking=piece.thinking or UNSET,
+        tool_calls=piece.calls or UNSET,
+    )
+    end = piece.end
+    return OllamaChatAnswer(
+        model=body.model,
+        created_at=now(),
+        message=message,
+        logprobs=piece.logprobs,
+        done=end is not None,
+        **({} if end is None else msgspec.structs.asdict(end)),
+    )
 
 
 def to_turn(call: ModelCall, body: OllamaChatBody) -> Turn:

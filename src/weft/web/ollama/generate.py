@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,28 +42,29 @@ _OF_RAW = ("system", "images", "think")
 async def create_text(call: ModelCall) -> Answer:
     """An answer to one prompt in Ollama's words, streamed or in one piece"""
     body: OllamaGenerateBody = call.body
-
-    def to_answer(piece: Piece) -> OllamaGenerateAnswer:
-        end = piece.end
-        return OllamaGenerateAnswer(
-            model=body.model,
-            created_at=now(),
-            response=piece.content,
-            thinking=piece.thinking or UNSET,
-            logprobs=piece.logprobs,
-            done=end is not None,
-            **({} if end is None else msgspec.structs.asdict(end)),
-        )
-
     _check(body)
     if not body.prompt and not body.images:
-        return to_answer(Piece(end=Timings(done_reason=check_load(body.keep_alive))))
+        return text_answer(body, Piece(end=Timings(done_reason=check_load(body.keep_alive))))
     params = to_params(call.served, body)
     if body.raw:
         events = _continue(call, body, params)
     else:
         events = run_turn(call.served, _turn(call, body, params))
-    return await answer_events(call, events, params, to_answer)
+    return await answer_events(call, events, params, partial(text_answer, body))
+
+
+def text_answer(body: OllamaGenerateBody, piece: Piece) -> OllamaGenerateAnswer:
+    """A piece of an answer in the form of /api/generate."""
+    end = piece.end
+    return OllamaGenerateAnswer(
+        model=body.model,
+        created_at=now(),
+        response=piece.content,
+        thinking=piece.thinking or UNSET,
+        logprobs=piece.logprobs,
+        done=end is not None,
+        **({} if end is None else msgspec.structs.asdict(end)),
+    )
 
 
 def _check(body: OllamaGenerateBody) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+from weft.core.config.engine import ModelConfig
 from weft.core.errors import BadRequest
 from weft.core.values.media import takes
 from weft.schema.ollama import (
@@ -18,7 +19,7 @@ from weft.web.inference.call import resolve_model
 from weft.web.ollama.options import NAMES
 from weft.web.ollama.stream import to_name
 from weft.web.ollama.writer import to_text
-from weft.web.served import Served
+from weft.web.served import ModelFacts
 
 # Clients refuse servers of versions that lack a feature; this API has those of that version.
 API_VERSION = "0.12.6"
@@ -27,13 +28,13 @@ API_VERSION = "0.12.6"
 @endpoint("GET /api/tags", dialect=Dialect.OLLAMA, answer=OllamaModels)
 async def list_models(call: Call) -> Answer:
     """List the names that requests may give, in Ollama's words"""
-    return OllamaModels(models=_models(call.served))
+    return OllamaModels(models=models_of(call.served.facts))
 
 
 @endpoint("GET /api/ps", dialect=Dialect.OLLAMA, answer=OllamaModels)
 async def list_running(call: Call) -> Answer:
     """List the models in memory, in Ollama's words"""
-    return OllamaModels(models=_models(call.served))
+    return OllamaModels(models=models_of(call.served.facts))
 
 
 @endpoint(
@@ -51,46 +52,50 @@ async def show_model(call: Call) -> Answer:
     if not name:
         raise BadRequest("model", "model is missing")
     resolve_model(served, to_name(served, name))
-    config = served.client.model_config
-    template = served.chat_template
+    return shown(served.facts)
+
+
+def shown(facts: ModelFacts) -> OllamaShown:
+    """The answer of /api/show."""
+    config = facts.model_config
     return OllamaShown(
         modelfile=f"FROM {config.served_model_name}\n",
         parameters="\n".join(
             f"{NAMES.get(key, key).removeprefix('options.'):<30} {value}"
             for key, value in config.default_sampling_params.items()
         ),
-        template="" if template is None else template.source,
-        details=_details(served),
-        model_info=_model_info(served),
-        capabilities=_capabilities(served),
-        modified_at=to_text(served.started_at),
+        template=facts.template or "",
+        details=_details(config),
+        model_info=_model_info(config),
+        capabilities=_capabilities(facts),
+        modified_at=to_text(facts.known_since),
     )
 
 
-@endpoint("GET /api/version", dialect=Dialect.OLLAMA, answer=OllamaVersion)
+@endpoint("GET /api/version", dialect=Dialect.OLLAMA, answer=OllamaVersion, uses_model=False)
 async def get_version(_call: Call) -> Answer:
     """The version of Ollama whose API this is"""
     return OllamaVersion(version=API_VERSION)
 
 
-def _models(served: Served) -> list[OllamaModel]:
-    config = served.client.model_config
-    names = (*config.served_model_names, *served.client.lora_requests)
+def models_of(facts: ModelFacts) -> list[OllamaModel]:
+    """A model and its adapters, in the form of /api/tags."""
+    config = facts.model_config
+    names = (*config.served_model_names, *facts.lora_requests)
     return [
         OllamaModel(
             name=name,
             model=name,
-            modified_at=to_text(served.started_at),
+            modified_at=to_text(facts.known_since),
             digest=hashlib.sha256(f"{config.model}\0{config.dtype}\0{name}".encode()).hexdigest(),
-            details=_details(served),
+            details=_details(config),
             context_length=config.max_model_len,
         )
         for name in names
     ]
 
 
-def _details(served: Served) -> OllamaDetails:
-    config = served.client.model_config
+def _details(config: ModelConfig) -> OllamaDetails:
     return OllamaDetails(
         format="gguf" if config.model.endswith(".gguf") else "safetensors",
         family=config.model_type,
@@ -99,8 +104,7 @@ def _details(served: Served) -> OllamaDetails:
     )
 
 
-def _model_info(served: Served) -> dict[str, Any]:
-    config = served.client.model_config
+def _model_info(config: ModelConfig) -> dict[str, Any]:
     family = config.model_type
     return {
         "general.architecture": family,
@@ -109,16 +113,16 @@ def _model_info(served: Served) -> dict[str, Any]:
     }
 
 
-def _capabilities(served: Served) -> list[str]:
+def _capabilities(facts: ModelFacts) -> list[str]:
     """The features of the model that requests may use."""
-    options, pooler = served.options, served.client.info.pooler
+    options, pooler = facts.options, facts.pooler
     can_generate = pooler is None
     has_tools = options.enable_auto_tool_choice and options.tool_call_parser is not None
     flags = {
         "completion": can_generate,
         "tools": can_generate and has_tools,
         "thinking": can_generate and options.reasoning_parser is not None,
-        "vision": takes("image", served.client.model_config.media),
+        "vision": takes("image", facts.model_config.media),
         "embedding": pooler is not None and "embed" in pooler.tasks,
     }
     return [name for name, is_there in flags.items() if is_there]

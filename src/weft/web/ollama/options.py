@@ -46,6 +46,9 @@ _REFUSED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = MappingProxyType(
 # Levels of `think` that templates with levels of effort have.
 _LEVELS: Final = ("low", "medium", "high")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+_LONG_S: Final = 1e8
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _DURATION: Final = re.compile(r"-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+|-?\d+(\.\d+)?")
 
 
@@ -89,6 +92,22 @@ def check_keep_alive(keep_alive: str | float | None) -> None:
         raise BadRequest(
             "keep_alive", "keep_alive must be a number of seconds, or a duration such as 5m"
         )
+
+
+def keep_alive_s(keep_alive: str | float | None) -> float | None:
+    """Returns the seconds that a model stays in memory after a request, negative for ever; None if the request does
+    not say so, or says it in a form that `check_keep_alive` refuses.
+    """
+    if keep_alive is None:
+        return None
+    text = str(keep_alive)
+    if isinstance(keep_alive, str) and not _DURATION.fullmatch(text):
+        return None
+    parts = _PART.findall(text)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not parts:
+        return min(float(text), _LONG_S)
+    return -seconds if text.startswith("-") else min(seconds, _LONG_S)
 
 
 def check_load(keep_alive: str | float | None) -> str:

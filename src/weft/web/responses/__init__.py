@@ -17,6 +17,7 @@ _ONE = "/v1/responses/{response_id}"
 def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
     """The endpoints of one server, which share its running and stored responses."""
     creation, reads = Creation(runs), ResponseReads(runs)
+    stored = {"uses_model": False}
     return (
         model_endpoint(
             f"POST {_PATH}",
@@ -26,8 +27,8 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             answer=ResponseObject,
             event=StreamEvent,
         )(creation.create),
-        endpoint(f"GET {_ONE}", answer=ResponseObject, event=StreamEvent)(reads.retrieve),
-        endpoint(f"DELETE {_ONE}", answer=DeletedResponse)(reads.delete),
-        endpoint(f"POST {_ONE}/cancel", answer=ResponseObject)(reads.cancel),
-        endpoint(f"GET {_ONE}/input_items", answer=InputItemList)(reads.input_items),
+        endpoint(f"GET {_ONE}", answer=ResponseObject, event=StreamEvent, **stored)(reads.retrieve),
+        endpoint(f"DELETE {_ONE}", answer=DeletedResponse, **stored)(reads.delete),
+        endpoint(f"POST {_ONE}/cancel", answer=ResponseObject, **stored)(reads.cancel),
+        endpoint(f"GET {_ONE}/input_items", answer=InputItemList, **stored)(reads.input_items),
     )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import ExitStack, aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing
 
 from weft.core.errors import Overloaded, WeftError
 from weft.schema.response_events import StreamEvent
@@ -46,6 +46,10 @@ class Run:
             request.response,
             has_cached_tokens=served.options.enable_prompt_tokens_details,
         )
+
+    def hold_model(self) -> AbstractContextManager[None]:
+        """Keeps the model in memory during the block."""
+        return self._served.hold()
 
     @property
     def id(self) -> str:
@@ -155,6 +159,7 @@ class Runs:
         _append(run, run.start())
         held = ExitStack()
         held.enter_context(self._state.hold(run))
+        held.enter_context(run.hold_model())
         run.task = asyncio.create_task(self._work(run))
         run.task.add_done_callback(lambda _: self._end_background(run, held))
 
