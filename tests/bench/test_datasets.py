@@ -176,3 +176,76 @@ def test_tokenizers_of_old_are_read_as_the_server_reads_them(tmp_path: Path):
     write_bpe_files(tmp_path, GPT2_TOKENS, {"tokenizer_class": "GPT2Tokenizer"})
     tokenizer = read_tokenizer(str(tmp_path))
     assert tokenizer.decode(tokenizer.encode("Hello!")) == "Hello!"
+
+
+def test_lines_of_a_poem_share_a_beginning(tmp_path, tokenizer):
+    """About as many tokens as wanted, of which a prefix is the same in all prompts."""
+    path = tmp_path / "poem.txt"
+    path.write_text("".join(f"line {number} of a long old poem\n" for number in range(200)))
+    sizes = {"sonnet_input_len": 120, "sonnet_prefix_len": 60, "sonnet_output_len": 9}
+    options = {"dataset_name": "sonnet", "dataset_path": path, "num_prompts": 4, **sizes}
+    prompts = made(TextMaker(tokenizer), **options)
+    texts = [prompt.content.splitlines() for prompt in prompts]
+    assert all(lines[1:4] == [f"line {i} of a long old poem" for i in range(3)] for lines in texts)
+    assert len({prompt.content for prompt in prompts}) == 4
+    lengths = [len(tokenizer.encode(p.content, add_special_tokens=False)) for p in prompts]
+    assert all(abs(length - 120) < 30 for length in lengths)
+    assert {prompt.output_len for prompt in prompts} == {9}
+    with pytest.raises(ConfigError, match="--tokenizer"):
+        made(WORDS, **options)
+
+
+def test_the_lengths_of_burstgpt_are_those_of_answered_requests_to_gpt_4(tmp_path):
+    """Failed requests have no answer, and ChatGPT's are left out, as in vLLM."""
+    path = tmp_path / "burst.csv"
+    path.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,30,7,37,API log\n46,GPT-4,90,0,90,API log\n"
+    )
+    prompts = made(dataset_name="burstgpt", dataset_path=path, num_prompts=3)
+    assert [(len(prompt.content), prompt.output_len) for prompt in prompts] == [(30, 7)] * 3
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "answer"),
+    [
+        ({"conversations": [{"from": "human", "value": "a b c"}, {"value": "d e"}]}, "a b c", "d e"),
+        ({"messages": [{"role": "system", "content": "s"}, {"content": "a"}, {"content": "b"}]}, "a", "b"),
+        ({"instruction": "add", "input": "1 and 2", "output": "3"}, "add\n1 and 2", "3"),
+        ({"question": "why", "answer": "because"}, "why", "because"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("as_list", [True, False])
+def test_rows_of_the_hub_s_datasets_are_found_by_their_columns(
+    tmp_path, tokenizer, row, question, answer, as_list
+):
+    """In a JSON list or JSON lines; the answer's length is the file's, or the flag's."""
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row]) if as_list else json.dumps(row) + "\n")
+    options = {"dataset_name": "hf", "dataset_path": path, "num_prompts": 1}
+    (prompt,) = made(TextMaker(tokenizer), **options)
+    length = len(tokenizer.encode(answer, add_special_tokens=False))
+    assert (prompt.content, prompt.output_len) == (question, length)
+    assert made(WORDS, hf_output_len=3, **options)[0].output_len == 3
+    with pytest.raises(ConfigError, match="--hf-output-len"):
+        made(WORDS, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "message"),
+    [
+        ("burstgpt", "b.csv", "Model,Tokens\n", "no column 'Request tokens'"),
+        ("burstgpt", "b.csv", "Model,Request tokens,Response tokens\nGPT-4,1,x\n", "line 2"),
+        ("burstgpt", "b.csv", "Model,Request tokens,Response tokens\n", "no usable prompt"),
+        ("hf", "h.parquet", "PAR1", "to_json"),
+        ("hf", "h.json", '[{"other": "a"}]', "no usable prompt"),
+        ("hf", "h.jsonl", "{", "h.jsonl:1"),
+        ("sonnet", "s.txt", "", "no usable prompt"),
+    ],
+)
+def test_files_of_another_form_are_refused_by_name(tmp_path, tokenizer, name, file, text, message):
+    """With the place, before anything is sent."""
+    (tmp_path / file).write_text(text)
+    options = {"dataset_name": name, "dataset_path": tmp_path / file, "num_prompts": 1}
+    with pytest.raises(ConfigError, match=message):
+        made(TextMaker(tokenizer), hf_output_len=1, **options)

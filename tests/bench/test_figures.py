@@ -4,6 +4,7 @@ import pytest
 
 from weft.bench.drive import Run
 from weft.bench.record import Record, State
+from weft.bench.report import table
 from weft.bench.report.figures import (
     METRICS,
     concurrency,
@@ -111,3 +112,36 @@ def test_what_is_no_figure_is_refused_by_its_flag(parse, given):
     """With what is allowed."""
     with pytest.raises(ConfigError, match="--"):
         parse(given)
+
+
+def test_the_table_has_vllm_s_words_if_they_are_wanted():
+    """Scripts look for these labels, which end at column 41."""
+    document = {
+        "completed": 2,
+        "failed": 1,
+        "max_concurrency": 4,
+        "duration": 1.5,
+        "total_input_tokens": 20,
+        "total_output_tokens": 8,
+        "request_throughput": 1.25,
+        "output_throughput": 5.0,
+        "total_token_throughput": 17.5,
+        "mean_ttft_ms": 3.0,
+        "p99_ttft_ms": 4.25,
+    }
+    assert list(table.lines(document, "vllm")) == [
+        "============ Serving Benchmark Result ============",
+        "Successful requests:                     2         ",
+        "Failed requests:                         1         ",
+        "Maximum request concurrency:             4         ",
+        "Benchmark duration (s):                  1.50      ",
+        "Total input tokens:                      20        ",
+        "Total generated tokens:                  8         ",
+        "Request throughput (req/s):              1.25      ",
+        "Output token throughput (tok/s):         5.00      ",
+        "Total token throughput (tok/s):          17.50     ",
+        "---------------Time to First Token----------------",
+        "Mean TTFT (ms):                          3.00      ",
+        "P99 TTFT (ms):                           4.25      ",
+        "==================================================",
+    ]

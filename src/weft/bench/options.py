@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from weft.core.values.declare import Flag
 
-DATASETS = Literal["random", "sharegpt", "prefix_repetition", "custom"]
+DATASETS = Literal["random", "sharegpt", "prefix_repetition", "custom", "sonnet", "burstgpt", "hf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +114,17 @@ class PromptOptions:
         DATASETS,
         Flag(
             "Dataset: random (random tokens), sharegpt (conversations in ShareGPT's format), prefix_repetition "
-            '(few prefixes, many suffixes) or custom (JSON lines with a "prompt").',
+            '(few prefixes, many suffixes), custom (JSON lines with a "prompt"), sonnet (lines of a text file), '
+            "burstgpt (lengths in BurstGPT's CSV file) or hf (rows of a dataset of the Hub, saved as JSON or JSON "
+            "lines).",
             "Prompts",
         ),
     ] = "random"
     dataset_path: Annotated[
-        Path | None, Flag("File with the dataset, for sharegpt and custom.", "Prompts")
+        Path | None,
+        Flag(
+            "File with the dataset, for all datasets but random and prefix_repetition.", "Prompts"
+        ),
     ] = None
     num_prompts: Annotated[int, Flag("Number of requests to send.", "Prompts")] = 1000
     seed: Annotated[int, Flag("Random seed for prompts, lengths and arrival times.", "Prompts")] = 0
@@ -164,6 +169,21 @@ class PromptOptions:
     custom_output_len: Annotated[
         int, Flag("Output tokens per request; -1 uses output_tokens of each line.", "Prompts")
     ] = 256
+    sonnet_input_len: Annotated[
+        int, Flag("Prompt tokens per request (sonnet dataset).", "Prompts")
+    ] = 550
+    sonnet_output_len: Annotated[
+        int, Flag("Output tokens per request (sonnet dataset).", "Prompts")
+    ] = 150
+    sonnet_prefix_len: Annotated[
+        int, Flag("Tokens of lines that all prompts share (sonnet dataset).", "Prompts")
+    ] = 200
+    hf_output_len: Annotated[
+        int | None,
+        Flag(
+            "Output tokens per request (hf dataset). Default: as in the file's answers.", "Prompts"
+        ),
+    ] = None
     disable_shuffle: Annotated[
         bool, Flag("Keep the order of the file; do not shuffle.", "Prompts")
     ] = False
@@ -236,6 +256,13 @@ class ReportOptions:
             takes_several=True,
         ),
     ] = ()
+    table_words: Annotated[
+        Literal["weft", "vllm"],
+        Flag(
+            "Words of the printed table: Weft's, or those of vllm bench for scripts that read them.",
+            "Result",
+        ),
+    ] = "weft"
     save_result: Annotated[bool, Flag("Save the result as JSON.", "Result")] = False
     append_result: Annotated[bool, Flag("Append the result as one line to the file.", "Result")] = (
         False

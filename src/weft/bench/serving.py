@@ -40,7 +40,7 @@ async def serve(load: Load) -> int:
     check_report(load.report)
     run, model, is_interrupted = await _measure(load)
     document = to_document(run, model, load)
-    say("\n".join(lines(document)))
+    say("\n".join(lines(document, load.report.table_words)))
     _save(load.report, document, run)
     return exit_status(run, is_interrupted=is_interrupted)
 
