@@ -159,7 +159,7 @@ def test_prompts_that_cannot_be_made_are_refused_by_their_flag(options, said):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "no prompt"), ("{", "c.jsonl:1"), ('{"prompt": 3}', "c.jsonl:1")]
+    ("text", "said"), [("", "no usable prompt"), ("{", "c.jsonl:1"), ('{"prompt": 3}', "c.jsonl:1")]
 )
 def test_a_file_that_cannot_be_read_is_refused_by_its_line(tmp_path, text, said):
     """The line is the one to mend."""
