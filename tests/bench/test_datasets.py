@@ -9,7 +9,7 @@ import pytest
 
 from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from weft.bench.datasets import check_prompts, make_prompts
-from weft.bench.options import PromptOptions
+from weft.bench.prompt_options import PromptOptions
 from weft.bench.targets.open_targets import read_tokenizer
 from weft.bench.words import IdMaker, TextMaker, WordMaker
 from weft.core.errors import ConfigError

@@ -8,7 +8,8 @@ import pytest
 
 from tests.bench.scripted_server import scripted
 from tests.busy import PATIENCE_S, is_within
-from weft.bench.options import Load, PromptOptions, ReportOptions, TargetOptions, TrafficOptions
+from weft.bench.options import Load, ReportOptions, TargetOptions, TrafficOptions
+from weft.bench.prompt_options import PromptOptions
 from weft.bench.serving import serve
 from weft.core.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from weft.bench.options import PromptOptions
+from weft.bench.prompt_options import PromptOptions
 from weft.bench.record import Content, Prompt
 from weft.bench.words import Maker
 from weft.core.errors import ConfigError

@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.bench.dataset_files import FROM_FILES
-from weft.bench.options import PromptOptions
+from weft.bench.prompt_options import PromptOptions
 from weft.bench.record import Content, Prompt
 from weft.bench.words import Maker, join, lengths
 from weft.core.errors import ConfigError

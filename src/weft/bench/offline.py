@@ -12,7 +12,8 @@ import numpy as np
 
 from weft.bench.datasets import check_prompts, make_prompts
 from weft.bench.drive import Run, drive
-from weft.bench.options import LatencyOptions, OfflineOptions, PromptOptions
+from weft.bench.options import LatencyOptions, OfflineOptions
+from weft.bench.prompt_options import PromptOptions
 from weft.bench.record import Prompt, State
 from weft.bench.report.result import write_document
 from weft.bench.serving import exit_status, under_way

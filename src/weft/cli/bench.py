@@ -13,12 +13,12 @@ from weft.bench.options import (
     LatencyOptions,
     Load,
     OfflineOptions,
-    PromptOptions,
     ReportOptions,
     SweepOptions,
     TargetOptions,
     TrafficOptions,
 )
+from weft.bench.prompt_options import PromptOptions
 from weft.cli.arguments.flags import flags, pick
 from weft.cli.commands import call
 from weft.core.config.engine_options import EngineOptions
