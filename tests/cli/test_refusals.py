@@ -116,6 +116,7 @@ REFUSED_LATER = {
     f"""{HEAD} --headless --kv-events-config '{{"enable_kv_cache_events": true}}'""": (
         "--kv-events-config does not go with"
     ),
+    f"{HEAD} --headless --engine-restarts 1": "--engine-restarts does not go with --headless",
     f"{DP} -dp 2 --headless -dpr 1 --data-parallel-secret-file /none": (
         "--data-parallel-secret-file /none: No such file"
     ),

@@ -7,14 +7,17 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.contract.engines import ROOM, api_server, data_parallel, local
+from tests.contract.engines import ROOM, api_server, data_parallel, local, resolved, running_engine
 from tests.engine.test_data_parallel import by_hand
 from tests.engine.test_front import HandClient
 from tests.engine.test_observing import ended_of, value_of
-from weft.core.errors import EngineDead, GenerationError, Unavailable
+from tests.model.checkpoints import write_checkpoint
+from weft.core.aio.pauses import Pauses
+from weft.core.errors import ConfigError, EngineDead, GenerationError, Unavailable
 from weft.core.observe.metrics import Metrics
 from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
 from weft.engine.clients import failover
+from weft.engine.clients.data_parallel import DataParallelClient, start_engines
 from weft.engine.ipc.messages import Add
 
 DELTAS = SamplingParams(temperature=0.0, max_tokens=50, output_kind=OutputKind.DELTA)
@@ -311,3 +314,80 @@ async def test_requests_of_an_api_server_survive_the_death_of_an_engine():
         async with asyncio.timeout(PATIENCE_S):
             found = await asyncio.gather(*tasks)
     assert [number for number in numbers if found[number] != expected[number]] == []
+
+
+@pytest.mark.slow
+async def test_a_single_engine_is_started_again_and_its_requests_go_on():
+    """Health is in error meanwhile, new requests are refused, and the engine is given up after the last restart."""
+    metrics = Metrics()
+    async with local(**ROOM) as alone:
+        expected = await whole(alone, 0)
+    options = {**ROOM, "engine_restarts": 1}
+    async with running_engine(start_engines, metrics=metrics, **options) as client:
+        assert isinstance(client, DataParallelClient)
+        task = asyncio.create_task(whole(client, 0))
+        [rank] = client._group.ranks
+        await until(lambda: rank.client._load.num_running)
+        rank.client._child.process.send_signal(signal.SIGKILL)
+        await until(lambda: client.is_degraded)
+        with pytest.raises(
+            EngineDead, match="no engine is running; the engines are being restarted"
+        ):
+            await client.check_health()
+        with pytest.raises(EngineDead):
+            await whole(client, 1)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await task == expected
+        await client.check_health()
+        model = client.model_config.served_model_name
+        assert value_of(metrics, model, "resumed_requests_total") == 1
+        endless = asyncio.create_task(last_of(client))
+        await until(lambda: client.num_active_requests)
+        rank.client._child.process.send_signal(signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(EngineDead, match="none is started again"):
+                await endless
+            await client.wait_closed()
+        assert client.errored
+        assert "none is started again" in str(client.dead_error)
+        with pytest.raises(EngineDead, match="none is started again"):
+            await client.check_health()
+
+
+async def last_of(client):
+    """An answer that goes on until the engine ends."""
+    params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    async with aclosing(client.generate([65, 66], params, "endless")) as outputs:
+        async for _ in outputs:
+            pass
+
+
+@pytest.mark.slow
+async def test_an_engine_is_not_started_again_with_other_weights(tmp_path):
+    """Its requests would get other tokens: it is given up, and the log has the reason."""
+    directory = write_checkpoint(tmp_path / "model")
+    options = {"model": str(directory), "engine_restarts": 3, "max_model_len": 64}
+    async with running_engine(start_engines, **options) as client:
+        [weights] = directory.glob("*.safetensors")
+        weights.touch()
+        client._group.ranks[0].client._child.process.send_signal(signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            await client.wait_closed()
+        assert client.errored
+
+
+async def test_pauses_end_after_the_most():
+    """A steady run begins to count anew."""
+    pauses = Pauses(most=2, steady_s=10)
+    pauses.next_s()
+    assert not pauses.is_spent
+    pauses.next_s()
+    assert pauses.is_spent
+    pauses.lasted(11)
+    assert not pauses.is_spent
+
+
+def test_a_negative_number_of_restarts_is_refused():
+    """The error names the flag."""
+    with pytest.raises(ConfigError, match="--engine-restarts"):
+        resolved(engine_restarts=-1)

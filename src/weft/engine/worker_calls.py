@@ -32,6 +32,11 @@ def _fingerprint(model: EngineModel, _config: EngineConfig) -> str:
     return f"{model.fingerprint()} {layout}".rstrip()
 
 
+def _weights_identity(model: EngineModel, _config: EngineConfig) -> str:
+    """Returns a text that tells the loaded weights from others on this machine; empty if they came by an update."""
+    return model.identity() or ""
+
+
 def _forward_seconds(model: EngineModel, _config: EngineConfig) -> dict[str, float]:
     """Returns the seconds of all steps since the weights were loaded, by part; empty if they are not measured."""
     return dict(model.part_seconds())
@@ -51,5 +56,6 @@ WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = Mapping
         "fingerprint": _fingerprint,
         "forward_seconds": _forward_seconds,
         "release_heap": _release_heap,
+        "weights_identity": _weights_identity,
     }
 )

@@ -8,6 +8,7 @@ from weft.cli.serving.servers import EXIT_SIGNALLED, Serving
 from weft.cli.serving.start_show import show_start
 from weft.core.address import join_host_port
 from weft.core.config.ranks import local_ranks
+from weft.core.errors import ConfigError
 from weft.core.observe.progress import Progress
 
 log = logging.getLogger("weft.cli")
@@ -18,6 +19,10 @@ class HeadlessServing(Serving):
 
     async def run(self) -> int:
         """Keeps the engines connected to the head node until a signal; returns the exit status."""
+        if self._options.engine_options().engine_restarts is not None:
+            raise ConfigError(
+                "--engine-restarts does not go with --headless: a node restarts its engines without limit"
+            )
         self._signals.listen()
         self._progress = Progress(self._started)
         try:

@@ -88,7 +88,7 @@ class Loaded:
 
             client = await start_head(*given)
         else:
-            kind = DataParallelClient if found.config.has_ranks else ProcessClient
+            kind = DataParallelClient if found.config.has_group else ProcessClient
             client = await kind.start(*given)
         trim_heap()  # reading a tokenizer of 150,000 tokens takes 80 MB for a moment
         await load_lora_modules(client, self.lora_modules)

@@ -12,18 +12,35 @@ from weft.core.errors import WeftError
 class Pauses:
     """Lengths of the pauses between retries: each is twice the previous one, up to `longest_s`.
 
-    After an attempt that ran longer than `steady_s` seconds, the next pause is `first_s` again.
+    After an attempt that ran longer than `steady_s` seconds, the next pause is `first_s` again. There are at most
+    `most` pauses without such an attempt in between; None is no limit.
     """
 
     def __init__(
-        self, first_s: float = 0.5, longest_s: float = 60.0, steady_s: float = 60.0
+        self,
+        first_s: float = 0.5,
+        longest_s: float = 60.0,
+        steady_s: float = 60.0,
+        most: int | None = None,
     ) -> None:
         self._first_s = self._next_s = first_s
         self._longest_s = longest_s
         self._steady_s = steady_s
+        self._most = most
+        self._num_taken = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """True if there is no further pause before the next steady run."""
+        return self._most is not None and self._num_taken >= self._most
+
+    def end(self) -> None:
+        """Allows no further pause."""
+        self._most = 0
 
     def next_s(self) -> float:
         """Returns the length of the next pause in seconds."""
+        self._num_taken += 1
         due_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return due_s
 
@@ -33,7 +50,7 @@ class Pauses:
         """
         is_steady = ran_s > self._steady_s
         if is_steady:
-            self._next_s = self._first_s
+            self._next_s, self._num_taken = self._first_s, 0
         return is_steady
 
 
@@ -50,7 +67,7 @@ async def keep(
 
     `run` returns the reason why it ended; if it returns None, this function returns too. `start`, if given, is called
     before each further run, and retried if it fails. An error that is no `WeftError` is a defect, so it is logged with
-    its traceback.
+    its traceback. This function also returns when the pauses are spent.
     """
     pauses = pauses or Pauses()
     while True:
@@ -61,6 +78,9 @@ async def keep(
         pauses.lasted(time.monotonic() - began_at)
         is_running = False
         while not is_running:
+            if pauses.is_spent:
+                log.error("%s %s, and is not started again", what, why)
+                return
             pause_s = pauses.next_s()
             when = f", and is started again in {pause_s:.3g} s" if pause_s else ""
             log.warning("%s %s%s", what, why, when)

@@ -151,7 +151,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     With `structured_outputs_in_reasoning` grammars apply from the first token on, also to reasoning. If `lora_config`
     is None, the engine serves no adapters. A stream emits at most one output per `stream_interval_ms`; with 0, one
     output after every step. A single engine has no rank. If there are several API servers, their sockets are in the
-    directory `api_server_directory`.
+    directory `api_server_directory`. A lost engine is restarted at most `engine_restarts` times in a row; None is no
+    limit for several engines, and 0 for one.
     """
 
     model_config: ModelConfig
@@ -162,6 +163,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
     ranks: RanksConfig | None = None  # None: all ranks are on this machine
+    engine_restarts: int | None = None
     elastic_config: ElasticConfig | None = None
     kv_transfer_config: KvTransferConfig | None = None
     kv_events_config: KvEventsConfig | None = None
@@ -179,6 +181,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def has_ranks(self) -> bool:
         """True if there are several engines, or if their number may grow."""
         return self.data_parallel_size > 1 or self.elastic_config is not None
+
+    @property
+    def has_group(self) -> bool:
+        """True if a group supervises the engines, be it a single one, and starts them again."""
+        return self.has_ranks or bool(self.engine_restarts)
 
     def of_rank(self, rank: int) -> "EngineConfig":
         """Returns the configuration of the engine with this rank; a single engine has no rank."""

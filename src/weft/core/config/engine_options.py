@@ -122,6 +122,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Scheduling",
         ),
     ] = 1
+    engine_restarts: Annotated[
+        int | None,
+        Flag(
+            "Number of times in a row that an engine process that has ended is started again; its requests continue. "
+            "A run of 60 s begins a new row. Default: no limit for several engines; 0 for a single engine, whose end "
+            "ends the server.",
+            "Scheduling",
+        ),
+    ] = None
     enable_elastic_ep: Annotated[
         bool,
         Flag("Let POST /scale_elastic_ep change the number of engines at run time.", "Scheduling"),

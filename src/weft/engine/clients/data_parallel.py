@@ -172,9 +172,13 @@ class DataParallelClient(EngineClient):
                 async for output in outputs:
                     yield output
 
-    def _choose(self, request: Request) -> tuple[Rank, int]:
-        """Returns the rank for a request, and the number of prompt tokens that are not in this rank's cache."""
+    def _choose(self, request: Request) -> tuple[Rank, int | None]:
+        """Returns the rank for a request, and the number of prompt tokens that are not in this rank's cache, if
+        known.
+        """
         able = self._group.able(request.data_parallel_rank)
+        if not self.vllm_config.has_ranks:
+            return able[0], None
         cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
         num_tokens = len(request.prompt_token_ids)
         uncached = {rank: num_tokens - num for rank, num in zip(able, cached, strict=True)}
@@ -204,8 +208,8 @@ class DataParallelClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """Always False, because engines that died are restarted."""
-        return False
+        """True if no engine is running, and none is started again."""
+        return self._group.failure is not None
 
     @property
     def dead_error(self) -> BaseException:
@@ -224,7 +228,7 @@ class DataParallelClient(EngineClient):
 
     async def check_health(self) -> None:
         """Raises if no engine answers."""
-        if self._group.is_closing:
+        if self._group.is_closing and self._group.failure is None:
             return
         self._group.able()
         error: WeftError | None = None
@@ -294,7 +298,9 @@ def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
 async def start_engines(
     checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
 ) -> EngineClient:
-    """Starts the engines inside a program: a single engine on a thread, several engines in processes."""
-    kind = DataParallelClient if config.has_ranks else LocalClient
+    """Starts the engines inside a program: a single engine on a thread, or in a process if it may be restarted; several
+    engines in processes.
+    """
+    kind = DataParallelClient if config.has_group else LocalClient
     client: EngineClient = await kind.start(checkpoint, config, metrics)
     return client

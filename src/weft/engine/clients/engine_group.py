@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import zip_longest
 
-from weft.compute.backends import backend_of
 from weft.core.aio.pauses import Pauses, keep
 from weft.core.aio.tasks import gather_all, gather_available
 from weft.core.checks.scalars import check_integer, check_number
@@ -23,11 +22,11 @@ from weft.core.errors import (
 )
 from weft.core.observe.kv_feed import KvEventFeed
 from weft.core.observe.metrics import Metrics
-from weft.core.observe.readable import format_bytes
 from weft.core.values.types import AllBlocksCleared, KvEvent
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
 from weft.engine.clients.failover import Resuming
+from weft.engine.clients.group_checks import OtherWeights, WeightsIdentity, check_room
 from weft.engine.clients.group_controls import GroupControls
 from weft.engine.clients.process_client import OnLoading, ProcessClient, launched
 from weft.engine.front.client import FrontClient
@@ -60,6 +59,8 @@ class EngineGroup:
         self.resuming = Resuming(self.able, lambda: not self.is_closing)
         self._nodes: Nodes | None = None
         self._scaling: asyncio.Task[None] | None = None
+        self._identity = WeightsIdentity()
+        self.failure: EngineDead | None = None  # set if no engine is started again
         self.is_closing = False
         self.closed = asyncio.Event()
 
@@ -89,10 +90,12 @@ class EngineGroup:
     @property
     def dead_error(self) -> BaseException:
         """The error to raise if no engine is live."""
-        return EngineDead("no engine is running; the engines are being restarted")
+        return self.failure or EngineDead("no engine is running; the engines are being restarted")
 
     def able(self, number: int | None = None) -> list[Rank]:
         """Returns the ranks that can take requests, or only the rank `number`; raises if there are none."""
+        if self.failure is not None:
+            raise EngineDead(str(self.failure))
         if self.is_closing:
             raise Unavailable("the server is shutting down")
         ranks = [rank for rank in self.ranks if not rank.is_draining]
@@ -141,6 +144,8 @@ class EngineGroup:
 
             if child is not None:
                 rank.client = await self._open(config.of_rank(rank.number), child, report)
+                if self.controls.weights is None:
+                    await self._identity.note(rank.client)
                 if self._nodes is not None:
                     self._nodes.expect(*await rank.client.collective_rpc("fingerprint"))
             elif self._nodes is not None:
@@ -171,7 +176,7 @@ class EngineGroup:
             rank.supervisor = asyncio.create_task(self._supervise(rank))
 
     async def _supervise(self, rank: Rank) -> None:
-        """Follows the events of an engine until it ends, and restarts it.
+        """Follows the events of an engine until it ends, and restarts it as often as the configuration allows.
 
         An engine of another node rejoins by itself.
         """
@@ -187,8 +192,27 @@ class EngineGroup:
             rank.client = None
             return why
 
-        pauses = Pauses(0.0, 0.0) if is_elsewhere else Pauses()
-        await keep(f"engine {rank.number}", run, lambda: self._restart(rank), log, pauses=pauses)
+        pauses = Pauses(0.0, 0.0) if is_elsewhere else Pauses(most=self._config.engine_restarts)
+
+        async def start() -> None:
+            try:
+                await self._restart(rank)
+            except OtherWeights:
+                pauses.end()
+                raise
+
+        await keep(f"engine {rank.number}", run, start, log, pauses=pauses)
+        if not (self.is_closing or rank.is_leaving):
+            self._give_up(rank)
+
+    def _give_up(self, rank: Rank) -> None:
+        """Notes that an engine is not started again. Without any engine the group ends."""
+        rank.is_given_up = True
+        if all(rank.is_given_up for rank in self.ranks):
+            self.failure = EngineDead(
+                "no engine is running, and none is started again; the log has the reasons"
+            )
+            self.shutdown()
 
     async def _restart(self, rank: Rank) -> None:
         config, weights = self._config.of_rank(rank.number), self.controls.weights_key
@@ -197,8 +221,14 @@ class EngineGroup:
                 rank.number, self._tokenizer, self._metrics
             )
         else:
+            if not self.controls.has_lasting_weights:
+                raise OtherWeights("the engine's weights were sent to it, and no file has them")
+            if self._metrics is not None and not config.has_ranks:
+                self._metrics.remove_engine(rank.number)  # an engine without a rank replaces none
             client = await self._open(config, await launched(config, self.controls.weights))
         try:
+            if not self._is_elsewhere(rank):
+                await self._identity.check(client)
             await self.controls.catch_up(client)
             self.controls.check_weights(weights)
             # The number of engines changed during the start.
@@ -220,7 +250,8 @@ class EngineGroup:
             try:
                 async with aclosing(rank.engine.subscribe_kv_events()) as batches:
                     async for batch in batches:
-                        rank.prefixes.take(batch.events)
+                        if self._config.has_ranks:
+                            rank.prefixes.take(batch.events)
                         self._publish(rank, batch.events)
             except Unavailable:  # the engine is dead or shut down
                 return
@@ -293,7 +324,7 @@ class EngineGroup:
     async def _add(self, config: EngineConfig) -> None:
         """Starts the missing engines; if one fails, none joins the group."""
         numbers = range(len(self.ranks), config.data_parallel_size)
-        _check_room(config, len(numbers))
+        check_room(config, len(numbers))
         ranks = new_ranks(config, numbers)
         weights = self.controls.weights_key
         try:
@@ -360,18 +391,3 @@ class EngineGroup:
         if self._nodes is not None:
             self._nodes.close()
         self.closed.set()
-
-
-def _check_room(config: EngineConfig, num_new: int) -> None:
-    elastic, size = config.elastic_config, config.data_parallel_size
-    assert elastic is not None
-    if elastic.num_threads < size:
-        raise FailedPrecondition(
-            f"{size} engines need at least {size} threads, but --num-threads is {elastic.num_threads}"
-        )
-    needed, free = num_new * elastic.engine_bytes, backend_of(config).free_bytes()
-    if needed > free:
-        raise FailedPrecondition(
-            f"{size} engines need {format_bytes(needed)} more memory, {format_bytes(elastic.engine_bytes)} for each "
-            f"new engine, but only {format_bytes(free)} are free; a smaller --kv-cache-bytes reduces this"
-        )

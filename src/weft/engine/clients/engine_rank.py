@@ -25,8 +25,8 @@ ANSWER_TOKENS = 64
 class Rank:
     """A data-parallel rank: one engine of a group. `client` is None while the engine is down.
 
-    `events` is the stream for ZeroMQ subscribers. A draining rank gets no more requests. `idle` is set while the rank
-    has no open requests (`num_open` is 0).
+    `events` is the stream for ZeroMQ subscribers. A draining rank gets no more requests. The engine of a rank that is
+    given up is not restarted. `idle` is set while the rank has no open requests (`num_open` is 0).
     """
 
     number: int
@@ -38,6 +38,7 @@ class Rank:
     is_stalled: bool = False
     is_draining: bool = False
     is_leaving: bool = False
+    is_given_up: bool = False
     num_open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 

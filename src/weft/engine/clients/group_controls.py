@@ -35,7 +35,9 @@ T = TypeVar("T")
 class GroupControls(OperatorCalls):
     """Controls of several engines. `engines` returns the clients of the live engines, and raises if no engine is live.
 
-    `weights` are the weight files that the engines share. `pictures` prepares the pictures of all prompts.
+    `weights` are the weight files that the engines share. Without these, `has_lasting_weights` is False once weights
+    were sent to an engine: an engine that is started again does not have them. `pictures` prepares the pictures of all
+    prompts.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class GroupControls(OperatorCalls):
             asyncio.Lock()
         )  # held to resume, and to replace weights: never both at once
         self.weights: WeightFiles | None = None
+        self.has_lasting_weights = True
         self.pictures: ItemPreparer | None = None  # belongs to the client of all engines
 
     async def each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
@@ -199,7 +202,8 @@ class GroupControls(OperatorCalls):
         if self.weights is None or self._transfer is None:
             await self._engines()[
                 0
-            ].finish_weight_update()  # raises the right error: no update is in progress
+            ].finish_weight_update()  # raises the right error for several engines
+            self.has_lasting_weights = False
             return
         await unbroken(self._replace_weights(self.weights))
 

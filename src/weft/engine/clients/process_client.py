@@ -88,11 +88,11 @@ class ApartClient(FrontClient):
         if self._is_closing:
             return EngineDead("the engine was shut down")
         rank = self.vllm_config.data_parallel_rank
-        if rank is None:
+        if not self.vllm_config.has_group:
             return EngineDead(
                 f"the engine process ended unexpectedly ({cause}); restart the server"
             )
-        return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
+        return EngineDead(f"engine {rank or 0} ended unexpectedly ({cause}); it is started again")
 
     def _kill_in(self, delay_s: float) -> None:
         """Kills the engine after `delay_s` seconds, unless it has ended by then."""

@@ -122,9 +122,9 @@ class FrontClient(EngineClient):
             await self._pictures.aclose()
 
     def _open_publisher(self) -> KvPublisher | None:
-        """Returns the publisher of cache events; None for one of several engines: its rank publishes."""
+        """Returns the publisher of cache events; None for an engine of a group, which publishes."""
         config = self.vllm_config
-        if config.kv_events_config is None or config.data_parallel_rank is not None:
+        if config.kv_events_config is None or config.has_group:
             return None
         return KvPublisher(config.kv_events_config, self._feed)
 

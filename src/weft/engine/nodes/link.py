@@ -29,6 +29,7 @@ _MAY_DIFFER = frozenset(
         "cache_config.num_blocks",
         "compute_config.num_threads",
         "data_parallel_rank",
+        "engine_restarts",  # the head supervises its own engines; an engine of a node is restarted there
         "kv_events_config",
         "kv_offloading_config",
         "kv_transfer_config.engine_id",

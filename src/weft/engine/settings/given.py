@@ -46,3 +46,11 @@ def bounded(
         chosen = DEFAULTS[name] if default is None else default
     check_between(spelled(name), chosen, 1, most)
     return chosen
+
+
+def count_or_none(options: EngineOptions, name: str) -> int | None:
+    """Returns the option's value, from 0 on, or None; raises `ConfigError` for a negative value."""
+    chosen: int | None = getattr(options, name)
+    if chosen is not None:
+        check_between(spelled(name), chosen, 0, INT32_MAX)
+    return chosen

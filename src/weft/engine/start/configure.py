@@ -31,7 +31,7 @@ from weft.core.values.kv_transfer import KvTransferConfig
 from weft.core.values.weight_transfer import WeightTransferConfig
 from weft.engine.kv.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.profiler import read_profiler
-from weft.engine.settings.given import bounded, check_between, check_ms
+from weft.engine.settings.given import bounded, check_between, check_ms, count_or_none
 from weft.engine.settings.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.settings.speculation import read_speculation
 from weft.engine.start.model_config import to_model_config, to_pooler_config
@@ -77,10 +77,9 @@ def resolve(
     max_model_len = _max_model_len(options, card)
     sizes = step_sizes(options, card, compute, max_model_len, free_bytes, row_bytes)
     scheduler = _scheduler_config(options, card, draft, *sizes)
-    lora = _lora_config(options)
     block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
-    others = _others(card, weight_bytes, lora, offloading) | tower_memory(options, card)
+    others = _others(options, card, weight_bytes, offloading) | tower_memory(options, card)
     spare_bytes = free_bytes - sum(others.values())
     states = _states_config(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
     demand = Demand(
@@ -102,9 +101,10 @@ def resolve(
         pooler_config=to_pooler_config(options, card),
         compute_config=_compute_config(options, compute, num_engines),
         data_parallel_size=size,
+        engine_restarts=count_or_none(options, "engine_restarts"),
         ranks=ranks,
         elastic_config=_elastic_config(options, compute, cache, demand.other_bytes - shared_bytes),
-        lora_config=lora,
+        lora_config=_lora_config(options),
         prompt_embeds_size=_prompt_embeds_size(options, card),
         stream_interval_ms=_stream_interval_ms(options),
         kv_events_config=_kv_events_config(options, card),
@@ -278,13 +278,10 @@ def _prompt_embeds_size(options: EngineOptions, card: ModelCard) -> int | None:
 
 
 def _others(
-    card: ModelCard,
-    weight_bytes: int,
-    lora: LoraConfig | None,
-    offloading: KvOffloadingConfig | None,
+    options: EngineOptions, card: ModelCard, weights: int, offloading: KvOffloadingConfig | None
 ) -> dict[str, int]:
     """Returns the users of memory besides the pool: name and bytes."""
-    others = {"weights": weight_bytes}
+    others, lora = {"weights": weights}, _lora_config(options)
     if lora is not None:  # the maximum number, each of the highest rank on every matrix
         of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
         others[f"{lora.max_loras} LoRA adapters"] = lora.max_loras * of_one

@@ -39,6 +39,7 @@ REFUSED = {
     "kv_offloading_path": _IN_ARGS,
     "kv_events_config": "SubscribeKvEvents and the picker see vLLM's events through this server",
     "weight_transfer_config": _IN_ARGS,
+    "engine_restarts": "vLLM ends when an engine of it ends",
     "enable_prompt_embeds": "prompts reach vLLM's engines as token ids",
 }  # fmt: skip
 # Fields that this server needs too: they are read here, and passed on like those above.
