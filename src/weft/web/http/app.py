@@ -321,9 +321,9 @@ class HttpApp:
 
     def _served_to(self, tenant: Tenant | None) -> Served:
         served, options = self._state.served, self._options
-        if served is None:
-            return cast(Served, None)  # the endpoint takes a model from the pool
         hides = options.hide_cached_tokens
+        if served is None or (tenant is None and not hides):
+            return cast(Served, served)  # None: the endpoint takes a model from the pool
         return served.seen_by(tenant, salts=options.salt_by_key, hides_cached_tokens=hides)
 
     async def _decode(self, exchange: Exchange, body: bytes, endpoint: Endpoint) -> Any:
