@@ -62,7 +62,7 @@ def test_the_table_has_no_error_that_vllm_has_not():
 def test_what_a_decoder_raises_is_the_callers_fault():
     """Whatever its class; nothing of the library's own words, and what is known keeps its own."""
     with (
-        pytest.raises(BadRequest, match=r"audio: its bytes are in none") as caught,
+        pytest.raises(BadRequest, match=r"audio: the data is not in a known format") as caught,
         decoding("audio"),
     ):
         raise LookupError("<object at 0x7f>")

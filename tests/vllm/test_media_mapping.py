@@ -80,7 +80,7 @@ def test_frames_of_a_prompts_videos_are_counted_together():
     frames = FramePixels(MediaLimits(max_pixels=3000).max_video_pixels)
     frames.take(5, 40, 30)
     frames.take(5, 40, 30)
-    with pytest.raises(BadRequest, match=r"12000 pixels together .* 1 of 40 x 30") as caught:
+    with pytest.raises(BadRequest, match=r"at most 12000 pixels .* 1 frames of 40 x 30") as caught:
         frames.take(1, 40, 30)
     assert caught.value.parameter == "video"
 

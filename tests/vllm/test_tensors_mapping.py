@@ -45,9 +45,9 @@ def test_items_in_the_form_are_taken():
     [
         (ANY_SIZE, Item({"pixels": ("bfloat16", (64, 9))}, 16), r"\[any, 8\], got \[64, 9\]"),
         (ANY_SIZE, Item({"pixels": ("bfloat16", (1, 64, 8))}, 16), r"got \[1, 64, 8\]"),
-        (ANY_SIZE, Item({"grid": ("bfloat16", (3,))}, 16), "numbers of int64"),
+        (ANY_SIZE, Item({"grid": ("bfloat16", (3,))}, 16), "needs the dtype int64"),
         (ONE_SIZE, SMALL, r"\[600, 8\]"),
-        (ONE_SIZE, Item(LARGE.tensors, 149), "takes 150 tokens, got 149"),
+        (ONE_SIZE, Item(LARGE.tensors, 149), "has 150 tokens, got 149"),
     ],
 )
 def test_other_items_are_refused(form: ItemForm, item: Item, words: str):
