@@ -1,12 +1,16 @@
 """Ask about pictures, sound and videos: each is a file, which is sent along, or a URL, which the server fetches.
 
-    weft serve llava-hf/llava-onevision-qwen2-0.5b-ov-hf --engine vllm --allowed-media-domains upload.wikimedia.org
+    weft serve embedded:tiny-vision
     pip install openai
-    python examples/media.py --image photo.jpg "What is in this picture?"
+    python examples/media.py --image red.png "What colour is the background?"
+    python examples/media.py --image red.png --image blue.png "What is in the second picture?"
+
+Weft's own engine takes pictures. Sound and videos need vLLM's engine and a model that takes them:
+
+    weft serve llava-hf/llava-onevision-qwen2-0.5b-ov-hf --engine vllm --allowed-media-domains upload.wikimedia.org
     python examples/media.py --audio speech.wav --stream "What is said here?"
 
-The server has to be one with vLLM's engine and a model that takes them. It fetches from the hosts that it is
-allowed to, and from no other.
+The server fetches from the hosts that it is allowed to, and from no other.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """`weft batch`: every request of a file is answered once, whatever happens on the way."""
 
+import base64
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import httpx2
 import psutil
 import pytest
+from PIL import Image
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, here, running, weft
@@ -164,6 +166,36 @@ def test_a_busy_server_is_asked_again(tmp_path: Path):
 def test_a_server_says_how_long_to_wait(said: str, pause_s: float):
     """Within reason: a batch does not sleep for ever."""
     assert wanted_pause_s(httpx2.Response(503, headers={"retry-after": said})) == pause_s
+
+
+def test_requests_of_a_batch_may_have_pictures(tmp_path: Path):
+    """In the line as data: URLs, or as files of a directory that the command allows; a bad one is refused alone."""
+    Image.new("RGB", (60, 40), "red").save(tmp_path / "red.png")
+    data = base64.b64encode((tmp_path / "red.png").read_bytes()).decode()
+    urls = {
+        "data": f"data:image/png;base64,{data}",
+        "file": f"file://{tmp_path}/red.png",
+        "bad": "data:image/png;base64,AAAA",
+        "elsewhere": "file:///etc/passwd",
+    }
+    text = {"type": "text", "text": "What colour is the background?"}
+    lines = [
+        line(name, body=chat("", messages=[{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": url}}, text]}]))
+        for name, url in urls.items()
+    ]  # fmt: skip
+    source = write(tmp_path / "in.jsonl", *lines)
+    flags = ("embedded:tiny-vision", "--served-model-name", "m", "--allowed-local-media-path")
+    assert run(source, tmp_path / "out.jsonl", *flags, str(tmp_path)).returncode == 0
+    answers = read(tmp_path / "out.jsonl")
+    assert {name: answers[name]["status_code"] for name in urls} == {
+        "data": 200,
+        "file": 200,
+        "bad": 400,
+        "elsewhere": 400,
+    }
+    said = [answers[name]["body"]["choices"][0]["message"]["content"] for name in ("data", "file")]
+    assert said == ["Red."] * 2
 
 
 def test_what_stays_without_an_answer_is_no_line(tmp_path: Path):

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.cli.running import Server, running, weft
 from tests.cli.terminal import Terminal
@@ -43,6 +44,13 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = write_checkpoint(tmp_path_factory.mktemp("thinker"))
     (path / "chat_template.jinja").write_text(OPEN)
     with running(str(path)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def seeing() -> Iterator[Server]:
+    """Answers questions about pictures."""
+    with running("embedded:tiny-vision") as server:
         yield server
 
 
@@ -124,6 +132,51 @@ def test_commands_of_a_conversation(echo: Server, state: dict[str, str], tmp_pat
     assert (
         (tmp_path / "a.md").read_text().startswith("# parrot\n\n## system\n\nBe kind.\n\n## user")
     )
+
+
+def test_pictures_go_with_the_next_message(seeing: Server, state: dict[str, str], tmp_path: Path):
+    """They stay in the conversation, and are marks in a saved one that people read."""
+    Image.new("RGB", (60, 40), "red").save(tmp_path / "red.png")
+    ask = "What colour is the background?"
+    with closing(Terminal("chat", "--address", seeing.http, **state)) as terminal:
+        terminal.read_until(b"> ")
+        for typed, shown in (
+            ("/image", "error: give a file: /image FILE"),
+            (f"/image {tmp_path}/none.png", "No such file"),
+            (f"/image {tmp_path}/red.png", "[red.png goes with the next message]"),
+            (ask, "Red."),
+            ("/regen", "Red."),
+            (f"/save {tmp_path}/a.json", "[saved"),
+            (f"/save {tmp_path}/a.md", "[saved"),
+            ("/clear", "[conversation cleared]"),
+            ("What is in the picture?", "I see no picture"),
+        ):
+            terminal.type(typed.encode() + b"\r")
+            terminal.read_until(typed.encode())
+            terminal.read_until(shown.encode())
+        terminal.type(b"/bye\r")
+        assert terminal.wait() == 0
+    picture, text = json.loads((tmp_path / "a.json").read_text())["messages"][0]["content"]
+    assert picture["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text == {"type": "text", "text": ask}
+    assert f"## user\n\n[picture]\n{ask}" in (tmp_path / "a.md").read_text()
+
+
+def test_pictures_over_grpc_are_refused_by_name(
+    seeing: Server, state: dict[str, str], tmp_path: Path
+):
+    """The error says which address takes them, and the conversation goes on."""
+    Image.new("RGB", (60, 40), "red").save(tmp_path / "red.png")
+    with chat(seeing, **state) as terminal:
+        terminal.read_until(b"> ")
+        for typed, shown in (
+            (f"/image {tmp_path}/red.png", "goes with the next message"),
+            ("What is it?", "use the server's HTTP port"),
+            ("/clear", "[conversation cleared]"),
+        ):
+            terminal.type(typed.encode() + b"\r")
+            terminal.read_until(typed.encode())
+            terminal.read_until(shown.encode())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -27,6 +28,17 @@ PIECES = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\n|[^\S\n]+(?
 
 def train_tokenizer(*, seed: int, num_documents: int = 40_000) -> Tokenizer:
     """Learn the merges from the first documents of the corpus."""
+    texts = (
+        _without_marks(document.text)
+        for document in itertools.islice(documents(seed), num_documents)
+    )
+    return learn(texts, SPECIAL, MARKS, MAX_ENTRIES)
+
+
+def learn(
+    texts: Iterable[str], special: tuple[str, ...], marks: tuple[str, ...], max_entries: int
+) -> Tokenizer:
+    """Learn the merges from texts; `special` tokens and `marks` are whole entries after those of the merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -36,20 +48,16 @@ def train_tokenizer(*, seed: int, num_documents: int = 40_000) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=MAX_ENTRIES - len(SPECIAL) - len(MARKS),
+        vocab_size=max_entries - len(special) - len(marks),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=8,
         show_progress=False,
     )
-    texts = (
-        _without_marks(document.text)
-        for document in itertools.islice(documents(seed), num_documents)
-    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL]
+        [AddedToken(token, special=True, normalized=False) for token in special]
     )
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKS])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in marks])
     return tokenizer
 
 
@@ -59,7 +67,12 @@ def _without_marks(text: str) -> str:
     return text
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    folder: Path,
+    special: tuple[str, ...] = SPECIAL,
+    marks: tuple[str, ...] = MARKS,
+) -> None:
     """Write tokenizer.json and the tokenizer_config.json that Hugging Face tools read."""
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     added = {
@@ -69,9 +82,9 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             "normalized": False,
             "rstrip": False,
             "single_word": False,
-            "special": token in SPECIAL,
+            "special": token in special,
         }
-        for token in SPECIAL + MARKS
+        for token in special + marks
     }
     config = {
         "add_bos_token": False,

@@ -35,10 +35,12 @@ _OWNERS = {
     "distilgpt2": "distilbert",
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_TOY_NOTICE = (
-    "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is "
-    "often wrong."
-)
+# Models in the package, and the notice of each.
+_TOYS = {
+    "tiny": "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is often wrong.",
+    "tiny-vision": "embedded:tiny-vision is a toy of a million parameters: it names colours in simple pictures, and is "
+    "mostly wrong about shapes, counts and digits.",
+}
 
 
 def is_local(name: str) -> bool:
@@ -127,7 +129,7 @@ def _find(
     elif not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
-            "embedded:random, embedded:echo"
+            "embedded:tiny-vision, embedded:random, embedded:echo"
         )
     else:
         path = _fetch(name, revision, on_bytes)
@@ -220,13 +222,13 @@ def _refuse_revision(name: str, revision: str | None) -> None:
 
 def _open_embedded(name: str, dtype: str, runner: str, overrides: FileOverrides) -> Checkpoint:
     model, _, query = name.removeprefix(_EMBEDDED).partition("?")
-    if model != "tiny":
+    if model not in _TOYS:
         refuse_overrides(name, overrides)
         check_weight_format(name, overrides)
     match model:
-        case "tiny":
-            parse_parameters("tiny", query, ())
-            path = Path(str(files("weft.model.embedded"))) / "tiny"
+        case _ if model in _TOYS:
+            parse_parameters(model, query, ())
+            path = Path(str(files("weft.model.embedded"))) / model
             toy = open_directory(
                 path,
                 name=name,
@@ -235,7 +237,7 @@ def _open_embedded(name: str, dtype: str, runner: str, overrides: FileOverrides)
                 is_own=True,
                 overrides=overrides,
             )
-            return replace(toy, card=replace(toy.card, notice=_TOY_NOTICE))
+            return replace(toy, card=replace(toy.card, notice=_TOYS[model]))
         case "random":
             return open_random(name, query, dtype, runner)
         case "echo":
@@ -244,5 +246,6 @@ def _open_embedded(name: str, dtype: str, runner: str, overrides: FileOverrides)
             return open_echo(name, query)
         case _:
             raise ConfigError(
-                f"embedded:{model}: unknown; there are embedded:tiny, embedded:random, embedded:echo"
+                f"embedded:{model}: unknown; there are embedded:tiny, embedded:tiny-vision, embedded:random, "
+                "embedded:echo"
             )

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 
+from weft.cli.chat.attachments import Said
 from weft.cli.chat.connect import is_http
 from weft.cli.chat.grpc_model import GrpcModel
 from weft.cli.chat.http_model import HttpModel
@@ -53,12 +54,12 @@ class Conversation:
         self.messages = []
         self.last = Answer()
 
-    def say(self, text: str) -> AsyncGenerator[Reasoning | Content, None]:
-        """Yields the parts of the answer to the message `text`. Closing the generator aborts the answer. The message
+    def say(self, said: Said) -> AsyncGenerator[Reasoning | Content, None]:
+        """Yields the parts of the answer to the message `said`. Closing the generator aborts the answer. The message
         and the answer are appended to the conversation; a stopped answer up to its last part. A message without an
         answer is not appended.
         """
-        return self._answer(self.messages, text)
+        return self._answer(self.messages, said)
 
     def say_again(self) -> AsyncGenerator[Reasoning | Content, None]:
         """Generates another answer to the last message, which replaces the earlier one."""
@@ -70,9 +71,9 @@ class Conversation:
         return first + messages
 
     async def _answer(
-        self, earlier: Messages, text: str
+        self, earlier: Messages, said: Said
     ) -> AsyncGenerator[Reasoning | Content, None]:
-        question = {"role": "user", "content": text}
+        question = {"role": "user", "content": said}
         self.last = answer = Answer(began_at=time.monotonic())
         messages = self._with_system([*earlier, question])
         try:
@@ -82,5 +83,5 @@ class Conversation:
         finally:
             answer.ended_at = time.monotonic()
             if answer.content:
-                said = {"role": "assistant", "content": answer.content}
-                self.messages = [*earlier, question, said]
+                reply = {"role": "assistant", "content": answer.content}
+                self.messages = [*earlier, question, reply]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from weft.text.parsers.parts import Content, Reasoning
 
@@ -11,7 +11,7 @@ from weft.text.parsers.parts import Content, Reasoning
 # nothing about the speed.
 _MIN_MEASURED_S = 0.1
 
-Messages: TypeAlias = list[dict[str, str]]
+Messages: TypeAlias = list[dict[str, Any]]
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
@@ -16,6 +17,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from weft.cli.chat.attachments import read_picture, text_of, with_pictures
 from weft.cli.chat.conversation import Conversation
 from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions
@@ -42,10 +44,12 @@ class ChatSession:
         self._is_verbose = options.verbose
         self._screen = Screen(options.reasoning, "/reasoning")
         self._was_interrupted = False
+        self._pictures: list[dict[str, Any]] = []  # of the next message
         self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
             "/help": ("list the commands", self._help),
             "/clear": ("clear the conversation; keep the system message", self._clear),
             "/system": ("TEXT: set the system message; show it without TEXT", self._system),
+            "/image": ("FILE: show a picture with the next message; repeatable", self._add_picture),
             "/regen": ("answer the last message again", self._regenerate),
             "/reasoning": ("show the reasoning of the last answer", self._unfold),
             "/verbose": (
@@ -101,7 +105,9 @@ class ChatSession:
     def _take(self, text: str) -> None:
         name, _, rest = text.partition(" ")
         if not text.startswith("/") or text.startswith("//"):
-            self._answer(self._talk.say(text.removeprefix("/")))
+            said = with_pictures(text.removeprefix("/"), self._pictures)
+            self._pictures = []
+            self._answer(self._talk.say(said))
         elif name in self._commands:
             self._commands[name][1](rest.strip())
         else:
@@ -140,7 +146,22 @@ class ChatSession:
     def _clear(self, rest: str) -> None:
         del rest
         self._talk.clear()
+        self._pictures = []
         self._screen.note("conversation cleared")
+
+    def _add_picture(self, rest: str) -> None:
+        if not rest:
+            say("error: give a file: /image FILE", file=sys.stderr)
+            return
+        path = Path(rest).expanduser()
+        try:
+            self._pictures.append(read_picture(path))
+        except OSError as err:
+            say(f"error: {path}: {err.strerror}", file=sys.stderr)
+        except BadRequest as err:
+            say(f"error: {path}: {err}", file=sys.stderr)
+        else:
+            self._screen.note(f"{path.name} goes with the next message")
 
     def _system(self, rest: str) -> None:
         if rest:
@@ -185,7 +206,9 @@ def _as_text(path: Path, talk: Conversation) -> str:
     if path.suffix == ".json":
         value = {"model": talk.model, "messages": messages}
         return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
-    parts = (f"## {message['role']}\n\n{message['content'].strip()}\n" for message in messages)
+    parts = (
+        f"## {message['role']}\n\n{text_of(message['content']).strip()}\n" for message in messages
+    )
     return "\n".join([f"# {talk.model}\n", *parts])
 
 

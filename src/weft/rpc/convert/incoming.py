@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
 from weft.core.values.kv_cache import CacheConfig, Medium
+from weft.core.values.media import MediaConfig
 from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -20,6 +21,9 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import TIERS
 
 _MEDIA = {tier: medium for medium, tier in TIERS.items()}
+_UNSENT_MEDIA = MediaConfig(
+    max_items={}, refusal="media are not sent over this gRPC connection; use the server's HTTP port"
+)
 # The protocol has one pooling call, and does not report the model's pooling tasks.
 _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
@@ -97,6 +101,7 @@ def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
         max_logprobs=-1,
         runner_type="generate" if info.is_generation else "pooling",
         is_multimodal_model=info.supports_vision,
+        media=_UNSENT_MEDIA if info.supports_vision else None,
     )
 
 

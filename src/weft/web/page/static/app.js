@@ -4,6 +4,7 @@ import * as chat from "./chat.js";
 import { byId } from "./dom.js";
 import * as engine from "./engine.js";
 import * as models from "./models.js";
+import * as pictures from "./pictures.js";
 import * as settings from "./settings.js";
 import { start, untilReady } from "./start.js";
 
@@ -27,6 +28,7 @@ async function begin() {
     const cards = await models.load();
     settings.setModels(cards.map((card) => card.id));
     models.show(cards);
+    pictures.follow(settings.model());
     document.title = `${cards[0].id} · Weft`;
     showView();
   } catch (error) {
@@ -39,5 +41,6 @@ settings.setUp();
 chat.setUp();
 engine.setUp();
 addEventListener("hashchange", showView);
+byId("model").addEventListener("change", () => pictures.follow(settings.model()));
 showView();
 start(begin);

@@ -4,14 +4,16 @@ import { Answer } from "./answer.js";
 import { events, key, send } from "./api.js";
 import { asCurl, asPython, copy } from "./copy.js";
 import { button, byId, make, number } from "./dom.js";
+import * as pictures from "./pictures.js";
 import * as settings from "./settings.js";
 
-// Each { role, node } with `content` (user), `content` and `id` (tool) or `answers` and `chosen` (assistant).
+// Each { role, node } with `content` and `pictures` (user), `content` and `id` (tool) or `answers` and `chosen` (assistant).
 let turns = [];
 let editing = null;
 let running = null; // what stops the answer that is coming
 
 export function setUp() {
+  pictures.setUp(say);
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
@@ -58,14 +60,16 @@ function submit() {
   const body = settings.request();
   if (!body) return;
   if (editing !== null) cutTo(turns.indexOf(editing));
+  const shown = pictures.takeAll();
   cancelEdit();
-  addUser(text);
+  addUser(text, shown);
   answer(body);
 }
 
-function addUser(content) {
-  const turn = { role: "user", content };
+function addUser(content, shown) {
+  const turn = { role: "user", content, pictures: shown };
   turn.node = make("li", { className: "user" }, make("p", { className: "who" }, "You"),
+    shown.length ? make("div", { className: "row" }, shown.map(pictures.preview)) : null,
     make("div", { className: "text" }, content),
     make("div", { className: "row" }, button("Edit", () => edit(turn))));
   push(turn);
@@ -75,6 +79,7 @@ function edit(turn) {
   if (running) return;
   editing = turn;
   byId("message").value = turn.content;
+  pictures.set(turn.pictures);
   byId("message").focus();
   byId("cancel-edit").hidden = false;
   say("Sending takes the place of that message and of all after it.");
@@ -84,13 +89,14 @@ function cancelEdit() {
   if (editing !== null) say("");
   editing = null;
   byId("message").value = "";
+  pictures.set([]);
   byId("cancel-edit").hidden = true;
 }
 
 function messages() {
   const system = byId("system").value;
   const said = turns.flatMap((turn) => {
-    if (turn.role === "user") return [{ role: "user", content: turn.content }];
+    if (turn.role === "user") return [{ role: "user", content: pictures.content(turn.content, turn.pictures) }];
     if (turn.role === "tool") return [{ role: "tool", tool_call_id: turn.id, content: turn.content }];
     const message = turn.answers[turn.chosen].message();
     return message.content || message.tool_calls ? [message] : [];

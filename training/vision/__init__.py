@@ -1,0 +1,1 @@
+"""The pictures, tower and training of the model `embedded:tiny-vision`."""
