@@ -155,7 +155,7 @@ def test_models_of_real_processes_come_and_go(tmp_path):
         f'models-memory = "{size}"\nmodels-min-stay = "0s"\nkv-cache-bytes = "16MiB"\n'
         f'model-dir = "{tmp_path / "models"}"\n{table}'
     )
-    flags = ("--config", str(config), "--no-grpc", "--num-threads", "1")
+    flags = ("--config", str(config), "--no-grpc", "--num-threads", "1", "--enable-log-requests")
     body = {"prompt": "The capital of France is", "max_tokens": 6, "temperature": 0}
     with running("embedded:tiny", "--num-threads", "1") as alone:
         expected = alone.post("/v1/completions", body)["choices"][0]["text"]
@@ -167,6 +167,7 @@ def test_models_of_real_processes_come_and_go(tmp_path):
             assert answer["model"] == name
             if name == "tiny":
                 assert answer["choices"][0]["text"] == expected
+            server.read_log_until("prompt tokens")
             assert len(engines_of(server)) <= 2
         ready = [
             card["id"]

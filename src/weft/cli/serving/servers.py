@@ -174,8 +174,7 @@ class Serving:
         self, loaded: Servable, client: EngineClient, http_port: int | None
     ) -> int | None:
         """Starts the servers of this process; returns the gRPC port."""
-        if self._options.enable_log_requests:
-            client = as_logged(client, self._options.max_log_len)
+        client = with_log(client, self._options)
         grpc_port = None
         grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
         if grpc is not None:
@@ -308,3 +307,10 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
+
+
+def with_log(client: EngineClient, options: ServeOptions) -> EngineClient:
+    """Returns a client that logs requests if the options say so; else `client` itself."""
+    if not options.enable_log_requests:
+        return client
+    return as_logged(client, options.max_log_len)

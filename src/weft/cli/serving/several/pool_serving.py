@@ -14,7 +14,7 @@ from weft.cli.process.signals import Signalled
 from weft.cli.serving.banner import pool_block, show_block
 from weft.cli.serving.finding import find
 from weft.cli.serving.loading import Loaded, load, rpc_address
-from weft.cli.serving.servers import LOG_STATS_PERIOD_S, Serving, freeze_heap
+from weft.cli.serving.servers import LOG_STATS_PERIOD_S, Serving, freeze_heap, with_log
 from weft.cli.serving.several.model_list import ModelSetting, read_models
 from weft.cli.serving.start_show import show_start
 from weft.compute.native import trim_heap
@@ -99,7 +99,8 @@ class EngineSource:
         client = await loaded.start_engine(self._metrics, None, progress.load)
         try:
             self.loaded = loaded
-            return replace(loaded.served(client), started_at=self.known_since)
+            seen = with_log(client, self.setting.options)
+            return replace(loaded.served(seen), started_at=self.known_since)
         except BaseException:
             await self._end(client)
             raise
