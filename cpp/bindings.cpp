@@ -59,7 +59,7 @@ struct HeldBatch {
     static constexpr std::array kFields = {"token_ids",      "positions",    "query_starts", "logit_rows",  "slots",
                                            "token_types",    "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
                                            "num_state_rows", "attend_ends",  "block_tables", "embeds",
-                                           "rope_positions", "deep_embeds"};
+                                           "rope_positions", "deep_embeds",  "memories"};
     static constexpr std::size_t kNumRequired = 4;
     static constexpr std::size_t kNumInts = 12;
 
@@ -68,6 +68,7 @@ struct HeldBatch {
     std::optional<Rows> embeds;
     std::optional<Table> rope_positions;
     std::optional<Levels> deep_embeds;
+    std::vector<Bytes> memories;
 
     explicit HeldBatch(const nb::object& batch) {
         static const std::array<PyObject*, kFields.size()> names = interned();
@@ -78,6 +79,7 @@ struct HeldBatch {
         embeds = field_of<Rows>(batch, kFields[kNumInts + 1], names[kNumInts + 1]);
         rope_positions = field_of<Table>(batch, kFields[kNumInts + 2], names[kNumInts + 2]);
         deep_embeds = field_of<Levels>(batch, kFields[kNumInts + 3], names[kNumInts + 3]);
+        if (auto given = field_of<std::vector<Bytes>>(batch, kFields[kNumInts + 4], names[kNumInts + 4])) memories = *given;
     }
 
     // Interned names of the fields, made once and kept for the life of the process.
@@ -103,6 +105,8 @@ struct HeldBatch {
         if (embeds) batch.embeds = {embeds->data(), embeds->size()};
         if (rope_positions) batch.rope_positions = {rope_positions->data(), rope_positions->size()};
         if (deep_embeds) batch.deep_embeds = {deep_embeds->data(), deep_embeds->size()};
+        for (const Bytes& memory : memories)
+            batch.memories.emplace_back(reinterpret_cast<const std::byte*>(memory.data()), memory.size());
         return batch;
     }
 };
@@ -221,6 +225,12 @@ void bind_model(nb::module_& module) {
                  model.project(name, {x.data(), x.size()}, rows);
              },
              nb::arg("name"), nb::arg("x").noconvert(), nb::arg("out").noconvert())
+        .def("pack_memory", [](weft::Model& model, const Rows& rows, WritableBytes& out) {
+                 const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(out.data()), out.size());
+                 const nb::gil_scoped_release release;
+                 model.pack_memory({rows.data(), rows.size()}, bytes);
+             },
+             nb::arg("rows").noconvert(), nb::arg("out").noconvert())
         .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
                  const std::span<float> rows(out.data(), out.size());
                  const nb::gil_scoped_release release;

@@ -123,7 +123,8 @@ def _on_a_gpu(family: Family) -> str:
     )
     if "use_parallel_residual" in family.reads:
         return "without `use_parallel_residual`"
-    return "yes" if is_dense and is_plain else "no"
+    hears = family.tower is not None and family.tower.section is None
+    return "yes" if is_dense and is_plain and not hears else "no"
 
 
 def _parts_of_families() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
 #include "int8/select.h"
@@ -34,6 +35,8 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
         slot_starts_.push_back(slot_start);
         if (layer.recurrence) slot_start += static_cast<std::size_t>(sizes(*layer.recurrence).state_size());
     }
+    cross_tiles_.resize(static_cast<std::size_t>(spec_.num_cross_tiles()));
+    std::iota(cross_tiles_.begin(), cross_tiles_.end(), 0);
     for (std::size_t i = 0; i < expert_loads_.size(); i++)
         if (spec_.layers[i].experts)
             expert_loads_[i].rows.assign(static_cast<std::size_t>(spec_.layers[i].experts->count), 0);
@@ -172,6 +175,9 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     const int num_shares = shares_of_task(tasks, spec_, plan.max_tiles, pool_.size());
     scratch_bytes_ = attention_scratch(tasks.heads, plan.max_tokens * spec_.group(), spec_.padded_dim(),
                                        plan.max_tiles, num_shares);
+    if (spec_.num_cross_keys > 0)
+        scratch_bytes_ = std::max(scratch_bytes_, attention_scratch(1, plan.max_tokens, spec_.padded_dim(),
+                                                                    spec_.num_cross_tiles(), 1));
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
     // One place per thread if each thread has its own task, one per task if threads share tasks.
     const int places = num_shares == 1 ? pool_.size() : std::max(pool_.size(), tasks.count);

@@ -87,6 +87,10 @@ public:
     // an unknown name, and for sizes that do not fit.
     void project(const std::string& name, std::span<const float> x, std::span<float> out);
 
+    // Packs the keys and values of one sequence [num_cross_keys][layers][keys, values][heads][head_dim] for `Batch::memories`.
+    // Throws std::invalid_argument for sizes that do not fit, and for a model that attends to no such keys.
+    void pack_memory(std::span<const float> rows, std::span<std::byte> out);
+
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
 
@@ -128,6 +132,7 @@ private:
     // Index of each layer among the layers of its kind: with attention, or with a convolution.
     std::vector<std::size_t> places_;
     std::vector<std::size_t> slot_starts_;  // by layer: offset of its floats in a slot
+    std::vector<std::int32_t> cross_tiles_;  // tiles of keys that come with a sequence, in order
     Workspace space_;
     std::size_t scratch_bytes_ = 0;  // for one thread
     std::array<double, kNumParts> seconds_{};

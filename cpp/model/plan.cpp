@@ -99,6 +99,14 @@ void check_embeds(const ModelSpec& spec, const Batch& batch) {
     if (spec.joins_hidden && rows.size() != batch.token_ids.size()) refuse("embed_rows must be all rows: they are joined");
 }
 
+// Checks the keys and values that come with sequences.
+void check_memories(const ModelSpec& spec, const Batch& batch) {
+    const std::size_t wanted = spec.num_cross_keys > 0 ? batch.query_starts.size() - 1 : 0;
+    if (batch.memories.size() != wanted) refuse("memories must have one for each sequence, of a model that attends to them");
+    for (const std::span<const std::byte> memory : batch.memories)
+        if (memory.size() != spec.cross_bytes()) refuse("memories must have the size that pack_memory writes");
+}
+
 // Checks that slots are distinct: otherwise two threads would write the same slot at once.
 void check_distinct(std::span<const std::int32_t> slots) {
     std::vector<std::int32_t> sorted(slots.begin(), slots.end());
@@ -244,6 +252,8 @@ struct Planner {
         else add_gathers(sequence, num_tokens);
         plan.max_tiles = std::max(plan.max_tiles, num_tiles);
         add_pieces(begin, end, {0, 0, first_tile});
+        for (int row = begin; spec.num_cross_keys > 0 && row < end; row += tokens_of_piece)
+            plan.cross_pieces.push_back({row, std::min(end, row + tokens_of_piece), sequence});
     }
 
     // A whole sequence is stored in tiles of the step itself, one after the other.
@@ -290,6 +300,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     check_rows(spec, batch);
     check_embeds(spec, batch);
     check_ends(spec, batch);
+    check_memories(spec, batch);
     if (spec.is_causal) check_pool(kv, batch);
     else check_whole(batch);
     const bool keeps_states = spec.has_states() || spec.has_recurrences();

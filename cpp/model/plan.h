@@ -39,6 +39,9 @@ struct Batch {
     // By row, the last position that the row sees, its own or a later one; empty: its own.
     std::span<const std::int32_t> attend_ends{};
 
+    // By sequence, the keys and values that come with it, as `Model::pack_memory` makes them; empty if the model has none.
+    std::vector<std::span<const std::byte>> memories{};
+
     // Layers [first_layer, end_layer) of a model that is not causal; 0 for `end_layer`: all.
     int first_layer = 0;
     int end_layer = 0;
@@ -71,6 +74,13 @@ struct Piece {
     int end = std::numeric_limits<int>::max();  // a row sees no position from here on
 };
 
+// A few rows of one sequence, which attend together to the keys that come with the sequence.
+struct CrossPiece {
+    int first_row;
+    int last_row;
+    std::size_t sequence;
+};
+
 // A tile that is gathered from scattered slots, for blocks that are not whole tiles.
 struct Gather {
     std::int64_t first_slot;  // index in `Plan::gather_slots`
@@ -80,6 +90,7 @@ struct Gather {
 struct Plan {
     int rows = 0;
     std::vector<Piece> pieces;
+    std::vector<CrossPiece> cross_pieces;  // empty unless keys come with sequences
     std::vector<std::int32_t> slots;  // destination of each row's keys and values
     // By tile of a sequence: the index of a tile in the pool, in the gathered tiles, or in the step's own tiles.
     std::vector<std::int32_t> tiles;

@@ -133,7 +133,7 @@ void check_int8(const ModelSpec& spec) {
 }
 
 void check_projections(const ModelSpec& spec) {
-    need(spec.projections.size() <= 64, "projections", "at most 64");
+    need(spec.projections.size() <= 1 << 12, "projections", "at most 2^12");
     for (const ProjectionSpec& projection : spec.projections) {
         check_size(projection.input, "projections: input");
         check_size(projection.inner, "projections: inner", 0);
@@ -141,6 +141,16 @@ void check_projections(const ModelSpec& spec) {
         need(projection.norm_size == 0 || (projection.norm_size > 0 && projection.input % projection.norm_size == 0),
              "projections: norm_size", "0 or a divisor of input");
     }
+}
+
+void check_cross(const ModelSpec& spec) {
+    check_size(spec.num_cross_keys, "num_cross_keys", 0);
+    if (spec.num_cross_keys == 0) return;
+    need(spec.num_cross_keys <= 1 << 16, "num_cross_keys", "at most 2^16");
+    need(spec.is_causal && spec.norm_placement == NormPlacement::kBefore && !spec.latent && !spec.has_output_gate &&
+             !spec.has_sinks && spec.num_heads == spec.num_kv_heads, "num_cross_keys",
+         "0 unless for a decoder with norms before, and a KV head for each head");
+    need(spec.num_attentions() == spec.layers.size(), "num_cross_keys", "0 where layers lack attention");
 }
 
 void check_join(const ModelSpec& spec) {
@@ -248,6 +258,7 @@ void check(const ModelSpec& spec) {
     for (const LayerSpec& layer : spec.layers) check_recurrence(spec, layer);
     check_convolutions(spec);
     check_projections(spec);
+    check_cross(spec);
     need(spec.has_last_norm || !spec.is_causal, "has_last_norm", "true where the model is causal");
     check_int8(spec);
 }

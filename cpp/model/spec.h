@@ -135,6 +135,8 @@ struct ModelSpec {
     // results are added. Such a model has no embedding table.
     bool joins_hidden = false;
     bool has_last_norm = true;  // after the last layer; always there if the model is causal
+    // Number of keys that come with each sequence: between attention and MLP, all rows attend to all of them. 0: none.
+    int num_cross_keys = 0;
     std::vector<ProjectionSpec> projections;
     bool has_head = true;  // False: the outputs are hidden states after the last norm
     bool tied_head = false;
@@ -202,6 +204,15 @@ struct ModelSpec {
     bool has_recurrences() const { return most_convolved() > 0; }
     std::size_t slot_size() const;
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
+    // Keys that come with a sequence: tiles of 16 keys, bytes of a tile with all heads, and bytes of the keys and values
+    // of all layers. They are never quantized.
+    int num_cross_tiles() const { return round_up(num_cross_keys, kLanes) / kLanes; }
+    std::size_t cross_tile_bytes() const {
+        return static_cast<std::size_t>(num_kv_heads * padded_dim() * kLanes * element_bytes(element));
+    }
+    std::size_t cross_bytes() const {
+        return 2 * layers.size() * static_cast<std::size_t>(num_cross_tiles()) * cross_tile_bytes();
+    }
     // Bytes of the keys of 16 tokens in a layer, all heads; values take the same.
     std::size_t tile_bytes() const;
     std::size_t kv_bytes_per_token() const {

@@ -134,6 +134,7 @@ void Step::layer(int index) {
                          : of_layer.conv_width > 0 ? convolution(index, is_last)
                                                    : attention(index, is_last);
     if (!goes_on) return;
+    if (spec_.num_cross_keys > 0) cross(index);
     if (is_last && !batch_.wants_hidden) {
         const auto attended = static_cast<std::size_t>(spec_.mixed_size(of_layer) * model_.kernels_.activation_bytes);
         model_.pool_.share(last_.count, 1, [&](int, int begin, int end) {
@@ -409,7 +410,7 @@ void Step::finish_layer(int index, const LayerRows& rows) {
         latent_.leave(layer, attended, rows.count);
         attended = model_.space_.latent.by_head.rows();
     }
-    linear(layer.o, attended, rows.count, Finish::kStore, wide);
+    linear(spec_.num_cross_keys > 0 ? layer.cross_o : layer.o, attended, rows.count, Finish::kStore, wide);
     if (spec_.is_parallel()) {
         add_rows({none_, none_, layer.mlp_norm_before}, false);
         add_rows({none_, none_, none_, true});
@@ -426,10 +427,9 @@ void Step::finish_layer(int index, const LayerRows& rows) {
         experts_.run(*of_layer.experts, layer, normed, rows.count, wide, model_.expert_loads_[at]);
     const NormWeights& after = layer.mlp_norm_after;
     const NormWeights& sum = layer.mlp_norm_sum;
-    const bool is_whole = at + 1 == spec_.layers.size();
     if (index + 1 < end_layer()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});
     else if (spec_.has_head) add_rows({after, sum, weights.norm});
-    else add_rows({after, spec_.has_norm_of_sum() || !is_whole ? sum : weights.norm, none_, true});
+    else add_rows({after, spec_.has_norm_of_sum() || at + 1 < spec_.layers.size() ? sum : weights.norm, none_, true});
 }
 
 // Adds the rows that come with the batch for this layer's output. The MLP reads hidden states no more: they have

@@ -40,6 +40,8 @@ private:
     void make_queries(int index);
     void gather(int index, int tile);
     void attend(int index);
+    void cross(int index);
+    AttentionTask cross_task(int index, int number) const;
     AttentionTask attention_task(int index, int number) const;
     void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();

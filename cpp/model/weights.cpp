@@ -55,7 +55,7 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
-               bytes(shapes.unrounded);
+               bytes(shapes.unrounded) + bytes(shapes.cross_q) + bytes(shapes.cross_o);
         sum += shapes.num_latent_heads * (bytes(shapes.head_key) + bytes(shapes.head_value));
         if (shapes.num_experts == 0) continue;
         sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
@@ -132,6 +132,7 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
         shapes.expert_up = up(experts->inner_size, experts->up_groups);
         shapes.expert_down = down(experts->inner_size, experts->down_groups);
     }
+    if (spec.num_cross_keys > 0) add_cross_shapes(spec, shapes);
     if (layer.conv_width > 0) shapes.num_made = 1;
     if (layer.recurrence) {
         const RecurrentSizes recurrence = sizes(*layer.recurrence);
@@ -200,7 +201,7 @@ void Weights::visit_vectors(const Visit& visit) {
         visit(of.bias);
     };
     for (LayerWeights& layer : layers) {
-        for (Matrix* matrix : {&layer.qkv, &layer.unrounded, &layer.q_b, &layer.o, &layer.up, &layer.down, &layer.router})
+        for (Matrix* matrix : layer.matrices())
             of_matrix(*matrix);
         for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
             for (Matrix& matrix : *matrices) of_matrix(matrix);
@@ -214,9 +215,7 @@ void Weights::visit_vectors(const Visit& visit) {
         visit(layer.sinks);
         visit(layer.q_a_norm);
         visit(layer.kv_a_norm);
-        for (NormWeights* of : {&layer.q_norm, &layer.k_norm, &layer.attention_norm_before,
-                                &layer.attention_norm_after, &layer.attention_norm_sum, &layer.mlp_norm_before,
-                                &layer.mlp_norm_after, &layer.mlp_norm_sum})
+        for (NormWeights* of : layer.norms())
             of_norm(*of);
     }
     for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &norm}) of_norm(*of);
@@ -281,6 +280,7 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     if (spec.recurrence) place_recurrence(prefix, layer, *spec.recurrence);
     else if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
     else place_attention(prefix, layer, shapes);
+    if (spec_.num_cross_keys > 0) place_cross(prefix, layer, shapes);
     if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     place_norms(prefix, layer, spec);

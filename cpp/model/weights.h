@@ -1,6 +1,7 @@
 // The weights of a model: matrices packed into panels and tables to look up, in one region.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -43,6 +44,9 @@ struct LayerWeights {
     std::vector<Matrix> head_keys;  // by head: from its part of a query to the latent space
     std::vector<Matrix> head_values;  // by head: from the latent space to its value
     Matrix o;  // or the last product of a layer without attention
+    Matrix cross_q;  // of the attention to keys that come with a sequence; its keys and values are computed before
+    Matrix cross_o;
+    NormWeights cross_norm;
     std::vector<float> conv;  // [width][channels], weights of the oldest row first
     std::vector<float> conv_bias;  // empty if there is none
     RecurrentWeights recurrent;
@@ -61,6 +65,15 @@ struct LayerWeights {
     NormWeights mlp_norm_before;
     NormWeights mlp_norm_after;
     NormWeights mlp_norm_sum;
+
+    // All matrices but those of experts and of latent heads; and all norms.
+    std::array<Matrix*, 9> matrices() {
+        return {&qkv, &unrounded, &q_b, &o, &cross_q, &cross_o, &up, &down, &router};
+    }
+    std::array<NormWeights*, 9> norms() {
+        return {&q_norm, &k_norm, &cross_norm, &attention_norm_before, &attention_norm_after, &attention_norm_sum,
+                &mlp_norm_before, &mlp_norm_after, &mlp_norm_sum};
+    }
 };
 
 struct ProjectionWeights {
@@ -101,9 +114,13 @@ struct LayerShapes {
     PackedShape head_key{};
     PackedShape head_value{};
     PackedShape unrounded{};
+    PackedShape cross_q{};
+    PackedShape cross_o{};
     std::size_t num_made = 3;  // number of matrices that form `qkv` and `unrounded`
 };
 
+// Adds the shapes of attention to keys that come with a sequence.
+void add_cross_shapes(const ModelSpec& spec, LayerShapes& shapes);
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
 // Shape of either matrix; empty if rows are not joined.
@@ -189,6 +206,7 @@ private:
     void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_join();
+    void place_cross(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     void place_projection(const ProjectionSpec& spec, ProjectionWeights& projection);
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);

@@ -142,6 +142,8 @@ void bind_specs(nb::module_& module) {
         .def_rw("has_head", &ModelSpec::has_head)
         .def_rw("has_last_norm", &ModelSpec::has_last_norm)
         .def_rw("projections", &ModelSpec::projections)
+        .def_rw("num_cross_keys", &ModelSpec::num_cross_keys)
+        .def_prop_ro("cross_bytes", &ModelSpec::cross_bytes)
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(
             "element",

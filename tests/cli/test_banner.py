@@ -15,6 +15,8 @@ from weft.cli.serving.banner import Address, Ready, ready_block, show_block
 from weft.cli.serving.cautions import cautions
 from weft.cli.serving.finding import find
 from weft.core.values.kv_cache import StateCacheConfig
+from weft.core.values.media import SpeechTokens
+from weft.core.values.pictures import SoundsConfig
 from weft.engine.start.fit import Fitted
 
 HTTP = Address(host_port="127.0.0.1:8000", has_tls=False, has_page=True)
@@ -162,3 +164,14 @@ def test_cautions_name_what_a_user_may_want_otherwise(found: Fitted, tmp_path: P
         "AMX", "threads", "memory"
     ]  # fmt: skip
     assert list(cautions(replace(found, config=plenty), tmp_path, num_cpus=2)) == []
+
+
+def test_a_model_of_speech_is_tried_with_a_recording(found: Fitted):
+    """Chat and completions would be refused."""
+    tokens = SpeechTokens(end=1, start=2, previous=3, no_speech=4, first_timestamp=6)
+    sounds = SoundsConfig(
+        tokens=tokens, num_mels=80, num_columns=3000, memory_bytes=1, output_bytes=1, max_step_rows=1
+    )  # fmt: skip
+    config = msgspec.structs.replace(found.config, sounds_config=sounds)
+    [command] = rows(ready_block(ready(found, config=config)), "try")
+    assert command == "curl http://127.0.0.1:8000/v1/audio/transcriptions -F file=@speech.wav"

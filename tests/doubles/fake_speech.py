@@ -41,7 +41,6 @@ class FakeSpeechEngine(FakeEngine):
         recording = Recording(
             duration_s=CLIP_S * len(clips) - 0.5,
             language=speech.language or "en",
-            starts_s=[CLIP_S * number for number in range(len(clips))],
             separator=" ",
             num_audio_tokens=100,
         )
@@ -82,4 +81,9 @@ class FakeSpeechEngine(FakeEngine):
             request_id="r", prompt=None, prompt_token_ids=PROMPT, outputs=[answer],
             is_finished=is_last,
         )  # fmt: skip
-        return ClipOutput(recording=recording, clip=number, output=output)
+        start_s = CLIP_S * number
+        end_s = min(start_s + CLIP_S, recording.duration_s)
+        return ClipOutput(
+            recording=recording, clip=number, output=output, start_s=start_s, end_s=end_s,
+            is_last=end_s == recording.duration_s,
+        )  # fmt: skip

@@ -81,8 +81,8 @@ class SteppingEngine:
             config.model_config.max_model_len,
             tier=elsewhere,
         )
-        if config.pictures_config is not None:
-            self.scheduler.take_pictures(config.pictures_config)
+        if config.tower_config is not None:
+            self.scheduler.take_tower(config.tower_config)
         speculation = config.scheduler_config.speculation
         if speculation is not None and speculation.draft is None:
             self.scheduler.draft_by(NgramDrafter(speculation))
@@ -98,7 +98,7 @@ class SteppingEngine:
         self.parts = StepParts(
             self.scheduler, sampler, lambda _plan: None, self._follow_plan, self._count, self._take
         )
-        forward = ModelForward(self, config.cache_config.block_size, config.pictures_config)
+        forward = ModelForward(self, config.cache_config.block_size, config.tower_config)
         self.steps = open_steps(self.parts, self, forward)
         cache = config.cache_config
         runner.allocate_kv(
@@ -283,6 +283,7 @@ def make_config(**overrides) -> EngineConfig:
         pooler_config=overrides.get("pooler_config"),
         lora_config=overrides.get("lora_config"),
         pictures_config=overrides.get("pictures_config"),
+        sounds_config=overrides.get("sounds_config"),
     )
 
 

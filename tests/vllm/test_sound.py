@@ -6,9 +6,9 @@ import json
 import grpc
 import pytest
 
+from tests.doubles.whisper import sound
 from tests.vllm.qwen_audio import AUDIO_TOKEN_ID, TOKENS_A_SECOND, write_qwen_audio
 from tests.vllm.served import fetched, refused, serving
-from tests.vllm.whisper import sound
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub

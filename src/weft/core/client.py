@@ -104,8 +104,9 @@ class EngineClient(OperatorCalls, Protocol):
     ) -> AsyncGenerator[ClipOutput, None]:
         """Yields the transcript of a recording, clip by clip, for a model whose `ModelConfig.speech` is not None.
 
-        A long recording is split into clips, which are transcribed concurrently; `params` apply to each of them, with
-        one answer. Closing the generator aborts all clips. Raises the errors of `prepare` and `run`.
+        A long recording is split into clips, which are transcribed concurrently or one after the other; `params` apply
+        to each of them, with one answer. Closing the generator aborts all clips. Raises the errors of `prepare` and
+        `run`.
         """
         unsupported("speech to text")
 

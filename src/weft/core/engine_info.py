@@ -31,6 +31,7 @@ class EngineInfo:
     dtype: str
     kv_cache_dtype: str
     settings: Mapping[str, Any]
+    is_of_speech: bool = False  # True: the model makes text of recordings, and nothing else
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
@@ -49,9 +50,12 @@ class EngineInfo:
             dtype=config.model_config.dtype,
             kv_cache_dtype=cache.kv_cache_dtype,
             settings=msgspec.to_builtins(config),
+            is_of_speech=config.sounds_config is not None,
         )
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """Tasks of the model."""
+        if self.is_of_speech:
+            return ("transcription",)
         return ("generate",) if self.pooler is None else self.pooler.tasks

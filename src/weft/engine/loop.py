@@ -356,6 +356,6 @@ def _open_scheduler(config: EngineConfig, elsewhere: Elsewhere | None) -> Schedu
         max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         tier=elsewhere,
     )
-    if config.pictures_config is not None:
-        scheduler.take_pictures(config.pictures_config)
+    if config.tower_config is not None:
+        scheduler.take_tower(config.tower_config)
     return scheduler

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.core.values.media import SpeechTokens
 from weft.core.values.pictures import PictureSettings, PictureTokens
 from weft.model.pooling import PoolingSpec
 
@@ -38,6 +39,15 @@ class PictureCard:
     has_rope_sections: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundCard:
+    """Facts of a model of speech: its tokens, and the spectrogram that it hears."""
+
+    tokens: SpeechTokens
+    num_mels: int
+    num_columns: int
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """Facts of a model.
@@ -71,6 +81,7 @@ class ModelCard:
     num_idle_parameters: int = 0  # parameters of experts that a token does not use
     keeps_latents: bool = False  # the KV cache has latent vectors instead of keys and values
     pictures: PictureCard | None = None  # None: the model takes no pictures
+    sounds: SoundCard | None = None  # None: the model takes no sounds
     is_causal: bool = True  # tokens see earlier tokens only, so a prompt may be computed in chunks
 
     @property

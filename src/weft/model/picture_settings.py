@@ -63,7 +63,7 @@ def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
     prepared.
     """
     tower = spec.tower
-    if tower is None:
+    if tower is None or tower.image_token_id is None:
         return None
     sizes = TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
     settings = read_picture_settings(directory, sizes)

@@ -171,10 +171,15 @@ class ModelSpec:
     concatenated they go through "join". Such a model has no embedding table. With a `latent`, all heads share one key
     and value: the latent vector, whose size is `head_dim`.
 
-    `tower` turns pictures into rows of the input. With `rope_sections` the three positions of a row (`rope_positions`
-    of the batch: frame, row, column) share the rotary pairs: the sections say how many pairs follow each. In sections
-    the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns, and the pairs that
-    remain follow the first. `sees_items_whole`: the rows of an item attend to each other in both directions.
+    With `num_cross_keys` each layer has cross-attention between attention and MLP: all rows of a sequence attend to as
+    many keys, which the `tower` makes of the sequence's sound. `has_key_bias` False: "k" has no bias, whatever
+    `qkv_bias` says.
+
+    Another `tower` turns pictures into rows of the input. With `rope_sections` the three positions of a row
+    (`rope_positions` of the batch: frame, row, column) share the rotary pairs: the sections say how many pairs follow
+    each. In sections the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns,
+    and the pairs that remain follow the first. `sees_items_whole`: the rows of an item see each other in both
+    directions.
     """
 
     vocab_size: int
@@ -198,6 +203,7 @@ class ModelSpec:
     has_embed_norm: bool = False
     qk_norm: QkNorm = QkNorm.NONE
     qkv_bias: bool
+    has_key_bias: bool = True
     o_bias: bool
     mlp_bias: bool
     is_gated: bool = True
@@ -222,6 +228,7 @@ class ModelSpec:
     has_interleaved_sections: bool = False
     sees_items_whole: bool = False
     tower: TowerSpec | None = None
+    num_cross_keys: int = 0
 
     @property
     def kv_size(self) -> int:

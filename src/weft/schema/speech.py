@@ -58,7 +58,7 @@ class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of text with its times; `no_speech_prob` is unknown."""
+    """A segment of text with its times; `no_speech_prob` is null if it is unknown."""
 
     id: int
     seek: int

@@ -84,6 +84,7 @@ class InputProcessor:
         self._size, self._ranks = config.data_parallel_size, served_ranks(config)
         self._media = config.model_config.media
         self._items, self._pictures = items, config.pictures_config
+        self._is_of_speech = config.sounds_config is not None
         self._clock = clock
 
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
@@ -152,6 +153,8 @@ class InputProcessor:
             self._pooling.check(params)
         elif self._is_pooling:
             raise Unsupported("generate is not supported by this model: it was opened for pooling")
+        elif self._is_of_speech:
+            raise Unsupported("generate is not supported by this model: it only transcribes speech")
         else:
             validate_params(params, self._limits)
 

@@ -59,7 +59,7 @@ from weft.vllm.guard import guard_engines
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
 from weft.vllm.media import MediaReader, TensorReader
-from weft.vllm.speech import Clip, SpeechReader, in_order
+from weft.vllm.speech import Clip, SpeechReader, in_order, output_of
 from weft.vllm.speech_model import SpeechModel
 
 log = logging.getLogger("weft.engine")
@@ -191,7 +191,7 @@ class VllmClient(EngineClient):
         recording, clips = await self._speech.read(speech, params, options)
         async with aclosing(in_order([self._run_clip(clip) for clip in clips])) as outputs:
             async for number, output in outputs:
-                yield ClipOutput(recording=recording, clip=number, output=output)
+                yield output_of(recording, clips, number, output)
 
     async def _run_clip(self, clip: Clip) -> AsyncGenerator[RequestOutput, None]:
         with self._following(clip.request):

@@ -18,7 +18,7 @@ from weft.core.checks.validate import Limits
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest
 from weft.core.values.prompts import TokensPrompt
-from weft.core.values.speech import Recording, Speech
+from weft.core.values.speech import ClipOutput, Recording, Speech
 from weft.core.values.types import (
     OutputKind,
     Request,
@@ -37,10 +37,11 @@ _MAX_DECODED_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """The request for one clip of a recording, and its input for vLLM's engine."""
+    """A request for one clip, its input for vLLM's engine, and its beginning and end in the recording."""
 
     request: Request
     prompt: Any
+    times_s: tuple[float, float]
     clean: Callable[[str, bool], str] = field(repr=False)
 
     def cleaned(self, output: RequestOutput) -> RequestOutput:
@@ -89,28 +90,52 @@ class SpeechReader:
             )
             prompts = await self._model.prompts(waves, speech, language)
         seconds = (self._model.seconds(wave, speech.task) for wave in waves[:-1])
+        starts_s = list(accumulate(seconds, initial=0.0))
         recording = Recording(
             duration_s=duration_s,
             language=language,
-            starts_s=list(accumulate(seconds, initial=0.0)),
             separator=self._model.separator(language),
             num_audio_tokens=self._model.num_audio_tokens(duration_s, speech.task),
         )
-        clips = [await self._clip(prompt, i, params, options) for i, prompt in enumerate(prompts)]
+        ends_s = [*starts_s[1:], duration_s]
+        clips = [
+            await self._clip(prompt, (starts_s[i], ends_s[i]), i, params, options)
+            for i, prompt in enumerate(prompts)
+        ]
         return recording, clips
 
     async def _clip(
-        self, prompt: Any, number: int, params: SamplingParams, options: RequestOptions
+        self,
+        prompt: Any,
+        times_s: tuple[float, float],
+        number: int,
+        params: SamplingParams,
+        options: RequestOptions,
     ) -> Clip:
         options = msgspec.structs.replace(options, request_id=f"{options.request_id}-{number}")
         given = TokensPrompt(prompt_token_ids=prompt_token_ids(prompt))
         request = await self._inputs.prepare(given, params, options)
         is_streamed = params.output_kind is OutputKind.DELTA
-        return Clip(request, prompt, self._model.cleaner(is_streamed=is_streamed))
+        return Clip(request, prompt, times_s, self._model.cleaner(is_streamed=is_streamed))
 
     def _decode(self, speech: Speech) -> tuple[list[Any], float]:
         with decoding("file"):
             return self._model.decode(speech)
+
+
+def output_of(
+    recording: Recording, clips: Sequence[Clip], number: int, output: RequestOutput
+) -> ClipOutput:
+    """Returns a clip's output, with the clip's place in the recording."""
+    start_s, end_s = clips[number].times_s
+    return ClipOutput(
+        recording=recording,
+        clip=number,
+        output=output,
+        start_s=start_s,
+        end_s=end_s,
+        is_last=number == len(clips) - 1,
+    )
 
 
 async def in_order(

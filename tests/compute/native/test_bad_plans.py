@@ -74,6 +74,7 @@ def runner():
         ("attend_ends", ints(0, 1, 2, 3, 5, 2)),  # behind the rows of the sequence
         ("attend_ends", ints(0, 0, 2, 3, 4, 2)),  # before the row itself
         ("attend_ends", ints()),
+        ("memories", [np.zeros(64, np.uint8)]),  # of a model that attends to none
     ],
 )
 def test_a_bad_field_is_refused(runner, field, value):
@@ -98,7 +99,7 @@ def test_a_step_may_have_the_rows_that_can_be_asked_for_and_no_more(runner):
 UNREAD = (
     *("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds"),
     *("state_reads", "state_writes", "num_state_rows", "token_sources"),
-    *("deep_embeds", "rope_positions", "attend_ends"),
+    *("deep_embeds", "rope_positions", "attend_ends", "memories"),
 )
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 

@@ -76,6 +76,20 @@ async def test_verbose_answers_say_when(site):
     assert second["no_speech_prob"] is None
 
 
+async def test_subtitles_have_times_and_texts(site):
+    """SubRip numbers them and has commas; WebVTT has a first line and points."""
+    srt = await post(site, response_format="srt")
+    assert srt.headers["content-type"] == "text/plain; charset=utf-8"
+    assert srt.text == (
+        "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n2\n00:00:02,000 --> 00:00:03,000\nworld\n"
+    )
+    vtt = await post(site, TRANSLATE, response_format="vtt")
+    assert vtt.headers["content-type"] == "text/vtt; charset=utf-8"
+    assert vtt.text == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nhello\n\n00:00:02.000 --> 00:00:03.000\nworld\n"
+    )
+
+
 async def test_streams_have_chunks_of_their_own_kind(site):
     """A text an event, a space between clips, and one end."""
     chunks = await events(site)
@@ -134,9 +148,9 @@ async def test_every_field_reaches_the_engine(site):
 @pytest.mark.parametrize(
     ("fields", "name", "words"),
     [
-        ({"response_format": "srt"}, "response_format", "verbose_json has the times"),
+        ({"response_format": "srt", "stream": "1"}, "response_format", "srt does not go with"),
         ({"response_format": "diarized_json"}, "response_format", "speakers"),
-        ({"response_format": "x"}, "response_format", "json, text, verbose_json"),
+        ({"response_format": "x"}, "response_format", "json, text, verbose_json, srt, vtt"),
         ({"response_format": "verbose_json", "stream": "1"}, "response_format", "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "timestamps of words"),
         ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]", "verbose_json"),
@@ -191,7 +205,7 @@ async def test_without_such_a_model_it_is_refused_before_the_body(path):
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n"
         answer = await site.exchange(head.encode())
     assert b" 400 " in answer.split(b"\r\n")[0]
-    assert b"--engine vllm" in answer
+    assert b"such as Whisper" in answer
 
 
 BOUNDARY = "b"

@@ -286,6 +286,11 @@ def _commands(ready: Ready) -> Iterator[str]:
         else:
             yield _curl(ready.http, ready.has_keys, "/v1/models")
         return
+    if ready.config.sounds_config is not None:
+        if ready.http is not None:
+            transcribe = _curl(ready.http, ready.has_keys, "/v1/audio/transcriptions")
+            yield f"{transcribe} -F file=@speech.wav"
+        return
     if ready.grpc is not None:
         yield _client(ready.grpc, ready.has_keys, has_template=ready.has_template)
     if ready.http is not None and ready.has_template:

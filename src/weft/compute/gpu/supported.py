@@ -60,6 +60,7 @@ def check_spec(spec: ModelSpec, name: str) -> None:
         "attention and MLP side by side": spec.norm_placement is NormPlacement.PARALLEL,
         "norms of heads after rope": spec.qk_norm is QkNorm.HEAD_AFTER_ROPE,
         "biases of its head": spec.head_bias,
+        "cross-attention": spec.num_cross_keys > 0,
     }
     for feature, is_there in refused.items():
         if is_there:

@@ -16,7 +16,7 @@ NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
 _SAME = (  # fields with the same name in the core's spec
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
-    "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha"
+    "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha num_cross_keys"
 ).split()
 _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
     {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}

@@ -15,7 +15,7 @@ from weft.compute.native.groups import load_groups
 from weft.compute.native.loading import load_tensor
 from weft.compute.native.tower import PREFIX, NativeTower, tower_bytes
 from weft.compute.protocols.backend import PackedFile
-from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray, Memory
 from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
@@ -134,6 +134,7 @@ class NativeRunner(NativeModel, HostBlocks):
         }
         super().__init__(spec, weights, native=native, machine=machine, grouped=grouped)
         _core.use_sampling_threads(self.num_threads)
+        self._memory_bytes = native.cross_bytes
         self._tower = None
         if spec.tower is not None:
             self._tower = NativeTower(
@@ -148,6 +149,16 @@ class NativeRunner(NativeModel, HostBlocks):
     def encode(self, inputs: TowerInputs) -> FloatArray:
         assert self._tower is not None, "the spec has a tower"
         return as_embeddings(self._tower.encode(inputs), self.spec)
+
+    def remember(self, columns: FloatArray) -> Memory:
+        assert self._tower is not None, "the spec has a tower"
+        rows = self._tower.encode(TowerInputs(columns, [(1, len(columns), 1)]))
+        memory = np.empty(self._memory_bytes, np.uint8)
+        self._model.pack_memory(rows, memory)
+        return memory
+
+    def empty_memory(self) -> Memory:
+        return np.zeros(self._memory_bytes, np.uint8)
 
     @property
     def adapters(self) -> AdapterStore:

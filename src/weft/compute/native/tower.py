@@ -1,10 +1,11 @@
-"""`NativeTower`: vision towers in C++. Products, norms and attention are calls of the core, without the GIL."""
+"""`NativeTower`: towers in C++. Products, norms and attention are calls to the core, without the GIL."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     frames,
     learned_positions,
@@ -59,13 +60,8 @@ class NativeTower:
         """Returns the tower's rows of all items, as `TowerRunner` describes them."""
         spec = self._spec
         check_inputs(spec, inputs)
-        rows = self._project("patch", inputs.patches)
-        if self._positions is not None:
-            for grid, part in zip(inputs.grids, _split(rows, inputs.grids), strict=True):
-                of_frame = learned_positions(spec, self._positions, grid)
-                for frame in np.split(part, grid[0]):
-                    frame += of_frame
-        where = _rows_of(spec, inputs.grids)
+        rows, grids = self._entering(inputs)
+        where = _rows_of(spec, grids)
         rows, back = rows[where.order], np.argsort(where.order)
         deep: dict[int, FloatArray] = {}
         for run in spec.runs:
@@ -73,8 +69,24 @@ class NativeTower:
             if run.deepstack is not None:
                 joined = rows[back].reshape(-1, spec.joined_size)
                 deep[run.deepstack] = self._project(f"deep.{run.deepstack}", joined)
+        if spec.projector is Projector.CROSS:
+            return np.concatenate([self._project(name, rows) for name in spec.cross_names], axis=1)
         tokens = self._project("merger", self._joined(rows[back]))
         return np.concatenate([tokens, *(deep[level] for level in sorted(deep))], axis=1)
+
+    def _entering(self, inputs: TowerInputs) -> tuple[FloatArray, Sequence[Grid]]:
+        """Returns the input of the first layer, and the grids of its rows."""
+        spec = self._spec
+        if spec.has_conv_stem:
+            assert self._positions is not None, "towers of sounds have positions"
+            return enter_stem(spec, inputs, self._positions, self._project)
+        rows = self._project("patch", inputs.patches)
+        if self._positions is not None:
+            for grid, part in zip(inputs.grids, _split(rows, inputs.grids), strict=True):
+                of_frame = learned_positions(spec, self._positions, grid)
+                for frame in np.split(part, grid[0]):
+                    frame += of_frame
+        return rows, inputs.grids
 
     def _joined(self, rows: FloatArray) -> FloatArray:
         spec = self._spec
@@ -161,8 +173,9 @@ def _prepared(spec: TowerSpec, name: str, values: Values) -> Tensor:
 
 
 def tower_bytes(spec: TowerSpec, dtype: str) -> int:
-    """Returns the memory of a tower's weights in bytes."""
-    return native_tower(spec, dtype).sizes()[0] + spec.num_positions**2 * spec.hidden_size * 4
+    """Returns the memory of a tower's weights."""
+    positions = spec.num_position_rows * spec.hidden_size * 4
+    return native_tower(spec, dtype).sizes()[0] + positions
 
 
 def _split(rows: FloatArray, grids: Sequence[Grid]) -> list[FloatArray]:

@@ -11,7 +11,9 @@ from weft.model.spec import ModelSpec
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
-# Result of a step, [rows, ...], in its backend's memory: a numpy array, or an object with the same indexing.
+# Keys and values of one sequence's cross-attention, in the layout of the runner that made them
+Memory: TypeAlias = NDArray[Any]
+# Result of a step, [rows, ...], in its backend's memory: a numpy array, or an object that is indexed like one.
 Rows: TypeAlias = Any
 
 
@@ -42,6 +44,9 @@ class Batch:
     # [rows], a row attends to 0..attend_end, which is at least its position; None: to 0..position. Rows up to the
     # highest attend_end of a sequence are in this step or an earlier one
     attend_ends: IntArray | None = None
+    # [sequences], what each attends to in cross-attention, as `SoundRunner.remember` returned it; None: the model has
+    # none
+    memories: list[Memory] | None = None
     # [sequences], slots of states: the slot that a sequence continues from, unless it begins, and the slot for its
     # state after its last row. No other sequence reads the latter. None if the model keeps no states.
     state_reads: IntArray | None = None

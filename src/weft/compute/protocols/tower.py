@@ -1,4 +1,4 @@
-"""`TowerRunner`: the vision tower of a loaded model; `TowerInputs`: pictures as arrays."""
+"""`TowerRunner` and `SoundRunner`: the tower of a loaded model; `TowerInputs`: pictures or sounds, as arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from weft.compute.protocols.runner import FloatArray
+from weft.compute.protocols.runner import FloatArray, Memory
 from weft.model.spec import ModelSpec
 from weft.model.towers.spec import Grid, Resampling, TowerSpec
 
@@ -33,6 +33,21 @@ class TowerRunner(Protocol):
         The rows have the form of rows of the embedding table. The rows of a grid are bitwise independent of the other
         grids. Raises `ValueError` for inputs that contradict each other or the spec.
         """
+
+
+@runtime_checkable
+class SoundRunner(Protocol):
+    """A runner of a model with cross-attention to what its tower makes of a sound."""
+
+    def remember(self, columns: FloatArray) -> Memory:
+        """Returns keys and values of cross-attention for a sound with these columns of a spectrogram, [columns, mels].
+
+        They are for `Batch.memories` of this runner, in its own layout, and belong to the caller. Raises `ValueError`
+        for a spectrogram of another shape than the tower takes.
+        """
+
+    def empty_memory(self) -> Memory:
+        """Returns zeros of the same form, for a sound that cannot be computed."""
 
 
 def as_embeddings(rows: FloatArray, spec: ModelSpec) -> FloatArray:
@@ -63,6 +78,10 @@ def _check_grid(spec: TowerSpec, grid: Grid) -> None:
         raise ValueError(
             f"grids must have rows and columns in multiples of {spec.merge}; one is {list(grid)}"
         )
+    if spec.has_conv_stem and tuple(grid) != (1, 2 * spec.num_positions, 1):
+        raise ValueError(f"grids must have {2 * spec.num_positions} columns; one is {list(grid)}")
+    if spec.has_conv_stem:
+        return
     side = spec.num_positions
     if side and spec.resampling is Resampling.EXACT and grid[1:] != (side, side):
         raise ValueError(f"grids must have {side} rows and columns; one is {list(grid)}")

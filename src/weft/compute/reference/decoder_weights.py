@@ -11,6 +11,7 @@ from weft.compute.arithmetic.grouped import (
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.native.groups import round_to_groups
 from weft.compute.protocols.runner import FloatArray
+from weft.compute.reference.cross import CrossAttention
 from weft.compute.reference.encoder import LayerNorm, Linear
 from weft.compute.reference.experts import Experts
 from weft.compute.reference.latent import LatentHeads
@@ -43,6 +44,7 @@ class DecoderLayer:
     mlp: "Mlp | None"  # every row uses it; in a layer with experts it is the shared expert
     experts: Experts | None
     sinks: FloatArray | None
+    cross: CrossAttention | None
     latent: LatentHeads | None
     q_b: Product | None
     recurrent: RecurrentLayer | None
@@ -83,6 +85,7 @@ class DecoderReader:
         return DecoderLayer(
             spec=spec,
             prefix=prefix,
+            cross=self.cross(prefix) if self.spec.num_cross_keys else None,
             latent=latent,
             qkv=self.linear(prefix, *into),
             q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
@@ -97,6 +100,13 @@ class DecoderReader:
             conv_bias=self.vector(f"{prefix}conv.bias"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
+
+    def cross(self, prefix: str) -> CrossAttention:
+        """Returns the cross-attention of a layer."""
+        norm = self.optional_norm(f"{prefix}cross_norm")
+        assert norm is not None
+        q, o = (self.linear(prefix, name) for name in ("cross_q", "cross_o"))
+        return CrossAttention(self.spec, norm, q, o)
 
     def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
         """Returns the per-head part of latent attention, in float32 even if other linear layers are quantized."""

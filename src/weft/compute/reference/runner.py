@@ -18,7 +18,7 @@ from weft.compute.arithmetic.grouped import (
 )
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.host_blocks import HostBlocks
-from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray, Memory
 from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.compute.reference.adapters import AdapterRows, AdapterSet
 from weft.compute.reference.decoder_weights import DecoderLayer, DecoderReader
@@ -141,6 +141,16 @@ class ReferenceRunner(HostBlocks):
         assert self._tower is not None, "the spec has a tower"
         return as_embeddings(self._tower.encode(inputs), self.spec)
 
+    def remember(self, columns: FloatArray) -> Memory:
+        assert self._tower is not None, "the spec has a tower"
+        rows = self._tower.encode(TowerInputs(columns, [(1, len(columns), 1)]))
+        return rows.reshape(self.empty_memory().shape)
+
+    def empty_memory(self) -> Memory:
+        spec = self.spec
+        shape = (spec.num_cross_keys, len(spec.layers), 2, spec.num_kv_heads, spec.head_dim)
+        return np.zeros(shape, np.float32)
+
     def forward(self, batch: Batch) -> FloatArray:
         """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head."""
         with np.errstate(all="ignore"):  # an overflow becomes NaN, only in its own row
@@ -199,6 +209,8 @@ class ReferenceRunner(HostBlocks):
             entering = hidden
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
+            if layer.cross is not None:
+                hidden = hidden + layer.cross(hidden, index, batch)
             rows = _normed(layer.mlp_norm_before, entering if is_parallel else hidden)
             rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale

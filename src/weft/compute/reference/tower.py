@@ -6,6 +6,7 @@ import numpy as np
 
 from weft.compute.arithmetic import tiles
 from weft.compute.arithmetic.activations import activate
+from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     Segments,
     frames,
@@ -78,9 +79,15 @@ class ReferenceTower:
 
     def _encode(self, patches: FloatArray, grid: Grid) -> FloatArray:
         spec, count = self._spec, len(patches)
-        rows = self._projections["patch"](patches)
-        if self._positions is not None:
-            rows += np.tile(learned_positions(spec, self._positions, grid), (grid[0], 1))
+        if spec.has_conv_stem:
+            assert self._positions is not None, "towers of sounds have positions"
+            inputs = TowerInputs(patches, [grid])
+            rows, [grid] = enter_stem(spec, inputs, self._positions, self._project)
+            count = len(rows)
+        else:
+            rows = self._project("patch", patches)
+            if self._positions is not None:
+                rows += np.tile(learned_positions(spec, self._positions, grid), (grid[0], 1))
         if self._first_norm is not None:
             rows = self._first_norm(rows)
         at = np.tile(places(grid, spec.merge), (grid[0], 1))
@@ -99,15 +106,20 @@ class ReferenceTower:
         if self._last_norm is not None:
             rows = self._last_norm(rows)
         levels = [level for _, level in sorted(deep, key=lambda one: one[0])]
-        return np.concatenate([self._tokens(rows), *levels], axis=1)
+        return np.concatenate([*self._tokens(rows), *levels], axis=1)
 
-    def _tokens(self, rows: FloatArray) -> FloatArray:
+    def _project(self, name: str, rows: FloatArray) -> FloatArray:
+        return self._projections[name](rows)
+
+    def _tokens(self, rows: FloatArray) -> list[FloatArray]:
         spec = self._spec
+        if spec.projector is Projector.CROSS:
+            return [self._project(name, rows) for name in spec.cross_names]
         if spec.projector is Projector.POOL:
             joined = rows.reshape(-1, spec.merge**2, spec.hidden_size).mean(axis=1)
         else:
             joined = rows.reshape(-1, spec.joined_size)
-        return self._projections["merger"](joined)
+        return [self._project("merger", joined)]
 
     def _turns(self, at: np.ndarray) -> tuple[FloatArray, FloatArray]:
         plain = RopeSpec(dim=2 * len(self._axes), theta=self._spec.rope_theta)
@@ -151,11 +163,18 @@ class _Reader:
         return np.require(self.weights[f"tower.{name}"].float32(), np.float32, ["C", "ALIGNED"])
 
     def linear(self, *names: str) -> Linear:
-        """Returns the linear layers of one input, joined; either all of them have a bias, or none."""
+        """Returns the linear layers of one input, joined; a layer without a bias has zeros if another one has it."""
+        parts = [self.matrix(name) for name in names]
         bias = None
-        if f"tower.{names[0]}.bias" in self.weights:
-            bias = np.concatenate([self.weights[f"tower.{name}.bias"].float32() for name in names])
-        return Linear(np.concatenate([self.matrix(name) for name in names]), bias)
+        if any(f"tower.{name}.bias" in self.weights for name in names):
+            bias = np.concatenate(
+                [self._bias(name, len(part)) for name, part in zip(names, parts, strict=True)]
+            )
+        return Linear(np.concatenate(parts), bias)
+
+    def _bias(self, name: str, size: int) -> FloatArray:
+        key = f"tower.{name}.bias"
+        return self.weights[key].float32() if key in self.weights else np.zeros(size, np.float32)
 
     def norm(self, name: str, kind: NormKind, eps: float | None = None) -> Norm:
         """Returns one norm."""

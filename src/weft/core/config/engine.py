@@ -18,7 +18,7 @@ from weft.core.values.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingC
 from weft.core.values.kv_transfer import KvTransferConfig
 from weft.core.values.logprobs import LogprobsMode
 from weft.core.values.media import MediaConfig, SpeechConfig
-from weft.core.values.pictures import PicturesConfig
+from weft.core.values.pictures import PicturesConfig, SoundsConfig, TowerConfig
 from weft.core.values.types import LoRARequest, PoolingKind
 from weft.core.values.weight_transfer import WeightTransferConfig
 
@@ -170,12 +170,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
     pictures_config: PicturesConfig | None = None  # None: this engine computes no pictures
+    sounds_config: SoundsConfig | None = None  # None: this engine computes no sounds
     lora_config: LoraConfig | None = None
     prompt_embeds_size: int | None = None  # numbers per row; None: embeddings are refused
     stream_interval_ms: float = 0.0
     profiler_config: ProfilerConfig | None = None
     weight_transfer_config: WeightTransferConfig | None = None
     api_server_directory: str | None = None
+
+    @property
+    def tower_config(self) -> TowerConfig | None:
+        """Configuration of the model's tower; None if this engine computes neither pictures nor sounds."""
+        return self.pictures_config or self.sounds_config
 
     @property
     def has_ranks(self) -> bool:

@@ -106,6 +106,40 @@ class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_only: bool = False
 
 
+class SpeechTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids of the tokens that a model of speech begins with, and of the times that it writes.
+
+    A prompt is `previous` and what was said before, if anything was, then `start` and, if there are `languages` by
+    their codes, a language and a task. All ids from `end` up to `first_timestamp` are special; text has lower ids. The
+    token of a time is `first_timestamp` plus its number of steps of 20 ms. Tokens of `suppressed` are never chosen, and
+    those of `suppressed_first` not as the first.
+    """
+
+    end: int
+    start: int
+    previous: int
+    no_speech: int
+    first_timestamp: int
+    languages: dict[str, int] = {}
+    transcribe: int | None = None
+    translate: int | None = None
+    suppressed: list[int] = []
+    suppressed_first: list[int] = []
+
+
+class SpeechRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules for the next token of a transcript; `weft.engine.constraints.times` says what they are.
+
+    The first time is at most `max_first_steps` steps of 20 ms after the beginning.
+    """
+
+    end: int
+    first_timestamp: int
+    suppressed: list[int]
+    suppressed_first: list[int]
+    max_first_steps: int = 50
+
+
 def takes(modality: Modality, config: MediaConfig | None) -> bool:
     """True if an engine with this config accepts items of the modality."""
     return config is not None and config.max_items.get(modality, 0) > 0

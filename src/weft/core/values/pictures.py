@@ -1,14 +1,14 @@
 """Pictures in the form that a model's vision tower takes: settings of its processor, and prepared items of a prompt.
 
 A prepared picture has its pixels as bytes, at most a quarter of the size of the tower's input: the engine converts
-bytes to numbers when it computes the tower.
+bytes to numbers when it computes the tower. Sounds for models of speech have their configuration here too.
 """
 
 from typing import Protocol
 
 import msgspec
 
-from weft.core.values.media import Media, Modality
+from weft.core.values.media import Media, Modality, SpeechRules, SpeechTokens
 
 # Numbers of Pillow's filters: nearest, Lanczos, bilinear, bicubic, box, Hamming.
 RESAMPLING = range(6)
@@ -135,7 +135,12 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`."""
+    """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`.
+
+    A sound that all tokens attend to has no runs and no tiles, and covers every token that may come. Its `columns` are
+    a spectrogram [columns, mels] of float32 numbers in this machine's byte order; `rules` limit the tokens of a
+    transcript.
+    """
 
     start: int
     num_tokens: int
@@ -143,6 +148,8 @@ class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     runs: list[tuple[int, int]]
     tiles: list[Tile]
+    columns: bytes = b""
+    rules: SpeechRules | None = None
 
     @property
     def end(self) -> int:
@@ -194,3 +201,45 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     row_size: int
     sees_both_ways: bool = False
     has_rope_sections: bool = False
+
+    def num_rows(self, item: PlacedItem) -> int:
+        """Returns the number of rows that the tower computes for an item."""
+        return item.num_rows
+
+    def num_bytes(self, item: PlacedItem) -> int:
+        """Returns the memory of the tower's output for an item."""
+        return 4 * self.row_size * item.num_rows
+
+
+class SoundsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of speech that an engine of ours computes.
+
+    It hears `num_columns` columns of `num_mels` mels at a time, 10 ms each. Its encoder makes a row of two columns, and
+    of the rows the keys and values of cross-attention, which take `memory_bytes` in the engine. All of these together
+    take up to `output_bytes`. A step computes up to `max_step_rows` rows of the encoder, or one sound.
+    """
+
+    tokens: SpeechTokens
+    num_mels: int
+    num_columns: int
+    memory_bytes: int
+    output_bytes: int
+    max_step_rows: int
+
+    @property
+    def sees_both_ways(self) -> bool:
+        """False: a sound has no rows of its own in the prompt."""
+        return False
+
+    def num_rows(self, item: PlacedItem) -> int:
+        """Returns the number of rows that the tower computes for a sound: the same for all."""
+        del item
+        return self.num_columns // 2
+
+    def num_bytes(self, item: PlacedItem) -> int:
+        """Returns the memory of the tower's output for a sound: the same for all."""
+        del item
+        return self.memory_bytes
+
+
+TowerConfig = PicturesConfig | SoundsConfig

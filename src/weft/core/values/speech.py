@@ -32,31 +32,34 @@ class Speech(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a decoded recording: the start times of its clips, and the separator between their texts.
+    """Facts about a decoded recording, and the separator between the texts of its clips.
 
     `num_audio_tokens` counts the audio tokens of all clips, which are not part of any prompt.
     """
 
     duration_s: float
     language: str | None
-    starts_s: list[float]
     separator: str
     num_audio_tokens: int = 0
 
-    def end_s(self, clip: int) -> float:
-        """Returns the time at which a clip ends, in seconds."""
-        ends = [*self.starts_s[1:], self.duration_s]
-        return ends[clip]
-
 
 class ClipOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """New output for one clip. Clips come in order: the last output of a clip precedes the first of the next clip."""
+    """New output for one clip. Clips come in order: the last output of a clip precedes the first of the next clip.
+
+    The clip is from `start_s` to `end_s` seconds of the recording; `is_last` clips have none behind them. `temperature`
+    is None if it is that of the request, and `no_speech_prob`, the probability that nothing is said, if it is unknown.
+    """
 
     recording: Recording
     clip: int
     output: RequestOutput
+    start_s: float
+    end_s: float
+    is_last: bool
+    temperature: float | None = None
+    no_speech_prob: float | None = None
 
     @property
     def is_finished(self) -> bool:
         """True for the last output of the recording."""
-        return self.output.is_finished and self.clip == len(self.recording.starts_s) - 1
+        return self.output.is_finished and self.is_last

@@ -17,10 +17,11 @@ from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import local_ranks
 from weft.core.engine_info import EngineInfo
-from weft.core.errors import Overloaded, WeftError
+from weft.core.errors import Overloaded, Unsupported, WeftError
 from weft.core.observe.metrics import Metrics
 from weft.core.operator_calls import joined
 from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
@@ -42,6 +43,7 @@ from weft.engine.front.counted_stream import CountedStream, Ended
 from weft.engine.front.open_requests import OutputT_co, Stream
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.prefix_index import cached_tokens
+from weft.engine.speech.transcriber import Transcriber
 from weft.engine.start.pictures import open_preparer
 from weft.model.open import Checkpoint
 from weft.text.outputs import RequestStream
@@ -93,6 +95,9 @@ class DataParallelClient(EngineClient):
         self.vllm_config = config  # the name that programs written for vLLM use
         self.info = EngineInfo.of(config)
         self._inputs = InputProcessor(config, self.renderer, items=self._pictures)
+        self._transcriber = None
+        if config.sounds_config is not None:
+            self._transcriber = Transcriber(config, self.renderer, self.run)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -127,6 +132,14 @@ class DataParallelClient(EngineClient):
         lost.
         """
         return self._run_part(CountedStream(request), request)
+
+    def run_speech(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> AsyncGenerator[ClipOutput, None]:
+        if self._transcriber is None:
+            raise Unsupported("speech to text is not supported by this model")
+        self._group.able()[0].engine.check_callable(options)
+        return self._transcriber.run(speech, params, options)
 
     def end_answer(self, engine_id: str, index: int) -> None:
         for client in self._group.clients():

@@ -15,7 +15,7 @@ def open_drafter(config: EngineConfig, model: EngineModel) -> tuple[Drafter | No
     The `StepForward` is the model, or an MTP drafter that wraps the model.
     """
     sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
-    alone = ModelForward(model, block_size, config.pictures_config)
+    alone = ModelForward(model, block_size, config.tower_config)
     speculation = config.scheduler_config.speculation
     if speculation is None:
         return None, alone

@@ -28,6 +28,7 @@ from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.stats import StepStats
 from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
@@ -65,6 +66,7 @@ from weft.engine.ipc.messages import (
     UseShare,
 )
 from weft.engine.ipc.weight_files import PackedWeights
+from weft.engine.speech.transcriber import Transcriber
 from weft.engine.start.cpu_shares import cpus_of
 from weft.engine.start.pictures import open_preparer
 from weft.text.outputs import RequestStream
@@ -114,6 +116,9 @@ class FrontClient(EngineClient):
         clock = time.monotonic if self._metrics is None else self._metrics.clock
         self._inputs = InputProcessor(config, tokenizer, clock=clock, items=self._pictures)
         self._requests = RequestRunner(config, tokenizer, calls, self._loras, self._metrics)
+        self._transcriber = None
+        if config.sounds_config is not None:
+            self._transcriber = Transcriber(config, tokenizer, self.run, clock)
 
     async def wait_closed(self) -> None:
         """Returns when the engine has ended, after `shutdown` or its death."""
@@ -174,6 +179,14 @@ class FrontClient(EngineClient):
     def end_answer(self, engine_id: str, index: int) -> None:
         """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
         self._requests.end_answer(engine_id, index)
+
+    def run_speech(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> AsyncGenerator[ClipOutput, None]:
+        if self._transcriber is None:
+            raise Unsupported("speech to text is not supported by this model")
+        self.check_callable(options)
+        return self._transcriber.run(speech, params, options)
 
     async def run_pieces(
         self,

@@ -1,4 +1,5 @@
-"""Rows of a step whose input is not a token's embedding: prompt embeddings, and outputs of the tower for pictures."""
+"""Rows of a step whose input is not a token's embedding: prompt embeddings, and outputs of the tower for pictures;
+and what sounds add to a step."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -39,6 +40,10 @@ def with_given_rows(batch: Batch, spans: Seq[Span]) -> Batch:
             embeds=np.ascontiguousarray(np.concatenate([g.embeds for g in given])),
             deep_embeds=_deep_embeds(given),
         )
+    outputs = (output for span in spans for output in span.sequence.outputs.values())
+    memories = [output.memory for output in outputs if output.memory is not None]
+    if memories:
+        batch = replace(batch, memories=memories)
     if any(span.sequence.rope is not None for span in spans):
         batch = replace(batch, rope_positions=_rope_positions(batch, spans))
     if any(span.sequence.sees_items_whole for span in spans):
@@ -59,7 +64,7 @@ def _embeds(span: Span) -> Iterator[_Given]:
 def _items(span: Span) -> Iterator[_Given]:
     """Yields the tower's outputs for the span, one run of adjacent rows at a time."""
     for index, item in enumerate(span.sequence.request.items):
-        if item.end <= span.start or span.end <= item.start:
+        if not item.runs or item.end <= span.start or span.end <= item.start:
             continue
         output, done = span.sequence.outputs[index], 0
         assert output.embeds is not None, "the tower computes before the step"

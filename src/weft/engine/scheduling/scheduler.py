@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from weft.core.config.engine import SchedulerConfig
 from weft.core.values.kv_cache import CacheConfig
-from weft.core.values.pictures import PicturesConfig
+from weft.core.values.pictures import TowerConfig
 from weft.core.values.types import FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
@@ -56,7 +56,7 @@ class Scheduler:
             lender=None if tier is None else tier.lender,
             states=cache_config.states,
         )
-        self._pictures: PicturesConfig | None = None
+        self._tower: TowerConfig | None = None
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
         self.num_corrupted = 0
@@ -128,9 +128,9 @@ class Scheduler:
         most = self.config.speculation.num_speculative_tokens
         self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
 
-    def take_pictures(self, config: PicturesConfig) -> None:
-        """Makes the scheduler take requests with pictures. Call it before the first request."""
-        self._pictures = config
+    def take_tower(self, config: TowerConfig) -> None:
+        """Makes the scheduler take requests with pictures or sounds. Call it before the first request."""
+        self._tower = config
         self.cache.outputs = TowerOutputs(config)
 
     # -- requests come and go -----------------------------------------------------------------
@@ -146,8 +146,8 @@ class Scheduler:
         order = (priority, self._num_arrivals)
         self._num_arrivals += request.params.n
         sequences = Sequence.of(request, order, self.stopwatch.tick())
-        if request.items and self._pictures is not None:
-            place_items(sequences, self._pictures)
+        if request.items and self._tower is not None:
+            place_items(sequences, self._tower)
         is_compiling = request.grammar is not None or request.reasoning is not None
         self._queues.add(sequences, is_compiling=is_compiling)
 

@@ -9,9 +9,10 @@ from operator import attrgetter
 from typing import Any
 
 from weft.compute.pooler import Collected
-from weft.compute.protocols.runner import FloatArray, IntArray
+from weft.compute.protocols.runner import FloatArray, IntArray, Memory
 from weft.compute.protocols.sampler import Choice
 from weft.core.values.kv_transfer import Resumption
+from weft.core.values.media import SpeechRules
 from weft.core.values.params import PARAMETERS
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import (
@@ -40,10 +41,10 @@ _NO_CHANGES = _changes(SamplingParams())
 
 @dataclass(slots=True, eq=False)
 class ItemOutput:
-    """Output of the tower for one picture. The arrays are None until a step has computed them.
+    """Output of the tower for one picture or sound. The arrays are None until a step has computed them.
 
-    `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden]. If the tower failed, the arrays are zeros and
-    `error` is the message for every request that holds the output.
+    `embeds` are [rows, hidden], and `deep_embeds` [levels, rows, hidden]; a sound has a `memory` instead. If the tower
+    failed, the arrays are zeros and `error` is the message for every request that holds the output.
     """
 
     item: PlacedItem
@@ -51,7 +52,13 @@ class ItemOutput:
     num_holders: int = 0
     embeds: FloatArray | None = None
     deep_embeds: FloatArray | None = None
+    memory: Memory | None = None
     error: str | None = None
+
+    @property
+    def is_computed(self) -> bool:
+        """True once a step has computed the output, and the tower did not fail."""
+        return (self.embeds is not None or self.memory is not None) and self.error is None
 
 
 class SequenceStatus(Enum):
@@ -121,6 +128,7 @@ class Sequence:
     max_num_tokens: int = field(init=False)
     temperature: float = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
+    speech_rules: SpeechRules | None = field(init=False)  # of a transcript
     is_plain: bool = field(init=False)
     reads_prompt_rows: bool = field(init=False)
     has_extras: bool = field(init=False)  # embeddings, pictures, a pair of texts or an adapter
@@ -148,7 +156,9 @@ class Sequence:
         self.temperature = 0.0 if params.is_greedy else params.temperature
         eos_token_ids = () if params.ignore_eos else request.eos_token_ids
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
-        self.is_plain = not request.bad_token_ids and bool(_changes(params) == _NO_CHANGES)
+        self.speech_rules = next((item.rules for item in request.items), None)
+        has_rules = bool(request.bad_token_ids) or self.speech_rules is not None
+        self.is_plain = not has_rules and bool(_changes(params) == _NO_CHANGES)
         self.reads_prompt_rows = request.pooling is not None or params.prompt_logprobs is not None
         extras = (request.prompt_embeds, request.items, request.token_type_ids, request.lora_id)
         self.has_extras = any(extras)

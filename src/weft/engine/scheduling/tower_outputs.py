@@ -1,13 +1,15 @@
-"""`TowerOutputs`: cache of the tower's output rows by picture hash, limited in bytes. The scheduler owns the object.
+"""`TowerOutputs`: cache of the tower's outputs by the hash of a picture or sound, limited in bytes. The scheduler owns
+the object.
 
 A sequence holds the output of a picture from the step that computes the picture's first token to the step that computes
-its last. Outputs without holders are evicted when their memory is needed, least recently used first.
+its last; it holds the output of a sound until it ends or is preempted. Outputs without holders are evicted when their
+memory is needed, least recently used first.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from weft.core.values.pictures import PicturesConfig, PlacedItem
+from weft.core.values.pictures import PicturesConfig, PlacedItem, TowerConfig
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import ItemOutput, Sequence
 from weft.media.processors.patches import grid_of
@@ -25,7 +27,7 @@ class ItemCounts:
 class TowerOutputs:
     """Cache of tower outputs. It decides for which pictures the tower runs before each step."""
 
-    def __init__(self, config: PicturesConfig) -> None:
+    def __init__(self, config: TowerConfig) -> None:
         self.counts = ItemCounts()
         self._config = config
         self._outputs: OrderedDict[str, ItemOutput] = OrderedDict()
@@ -65,11 +67,9 @@ class TowerOutputs:
             if end is None or sequence.request.items[index].end <= end:
                 output = sequence.outputs.pop(index)
                 output.num_holders -= 1
-                is_computed = output.embeds is not None and output.error is None
-                if not is_computed and not output.num_holders:
-                    self._drop(
-                        output
-                    )  # the tower failed, or the step that should compute it did not run
+                if not output.is_computed and not output.num_holders:
+                    # The tower failed, or the step that should compute the output did not run.
+                    self._drop(output)
 
     def clear(self) -> None:
         """Drops all outputs that nobody holds. Call it only between steps."""
@@ -106,10 +106,10 @@ class TowerOutputs:
 
         A picture that exceeds the limit of a step, or of the cache, is computed alone.
         """
-        num_rows = item.num_rows
+        num_rows = self._config.num_rows(item)
         if self._planned and num_rows > self._num_left:
             return None
-        output = ItemOutput(item, num_bytes=4 * self._config.row_size * num_rows)
+        output = ItemOutput(item, num_bytes=self._config.num_bytes(item))
         if not self._make_room(output.num_bytes):
             return None
         self._num_left -= num_rows
@@ -154,10 +154,12 @@ def failures(plan: Plan, block_size: int) -> dict[Sequence, str]:
     return errors
 
 
-def place_items(sequences: list[Sequence], config: PicturesConfig) -> None:
+def place_items(sequences: list[Sequence], config: TowerConfig) -> None:
     """Sets in the sequences of one request the RoPE positions of its pictures, and whether rows of a picture attend to
     each other.
     """
+    if not isinstance(config, PicturesConfig):
+        return
     request, pixels = sequences[0].request, config.settings.pixels
     rope = None
     if config.has_rope_sections:

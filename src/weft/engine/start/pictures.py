@@ -16,6 +16,7 @@ from weft.core.values.declare import spelled
 from weft.core.values.media import MODALITIES, MediaConfig
 from weft.core.values.pictures import ItemPreparer, PicturesConfig
 from weft.engine.settings.given import read_json
+from weft.engine.start.hearing import with_sounds
 from weft.media.limits import MediaSources
 from weft.media.preparer import PicturePreparer
 from weft.model.card import ModelCard, PictureCard
@@ -31,25 +32,25 @@ _FIELDS = ("allowed_media_domains", "allowed_local_media_path")
 def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard) -> EngineConfig:
     """Returns the configuration with its settings for pictures; raises `ConfigError` for flags without effect."""
     max_images = _max_images(options)
-    output_bytes = _output_bytes(options, card)
+    num_bytes = _output_bytes(options, card)
     if card.pictures is None:
         for name in _FIELDS:
             if getattr(options, name):
                 raise _of_pictures(spelled(name), card)
         if max_images:
             raise _of_pictures(_LIMIT, card)
-        return config
+        return with_sounds(config, card, num_bytes)
     most = DEFAULT_MAX_IMAGES if max_images is None else max_images
     refusal = _refusal(config)
     if refusal is not None or not most:
         return _with_media(config, MediaConfig(max_items={}, refusal=refusal))
-    pictures = _config(options, card.pictures, config, output_bytes)
+    pictures = _config(options, card.pictures, config, num_bytes)
     media = MediaConfig(max_items={"image": most}, anchor_ids={"image": pictures.tokens.anchor})
     return msgspec.structs.replace(_with_media(config, media), pictures_config=pictures)
 
 
 def _of_pictures(flag: str, card: ModelCard) -> ConfigError:
-    return ConfigError(f"{flag} is not supported: {card.name} reads text only; leave it out")
+    return ConfigError(f"{flag} is not supported: {card.name} takes no pictures; leave it out")
 
 
 def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
@@ -59,7 +60,8 @@ def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
         raise ConfigError(
             f"{spelled('mm_processor_cache_gb')} must be from 0 to {_MAX_CACHE_GB:g}, not {size:g}"
         )
-    return 0 if card.pictures is None else int(size * _GIB)
+    has_tower = card.pictures is not None or card.sounds is not None
+    return int(size * _GIB) if has_tower else 0
 
 
 def tower_memory(options: EngineOptions, card: ModelCard) -> dict[str, int]:

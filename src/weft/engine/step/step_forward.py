@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from weft.compute.protocols.asynchronous import AsyncRunner
 from weft.compute.protocols.runner import Rows
-from weft.core.values.pictures import PicturesConfig
+from weft.core.values.pictures import TowerConfig
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.step.tower_step import compute_outputs
@@ -26,17 +26,20 @@ class ModelForward:
     """
 
     def __init__(
-        self, model: EngineModel, block_size: int, pictures: PicturesConfig | None = None
+        self,
+        model: EngineModel,
+        block_size: int,
+        tower: TowerConfig | None = None,
     ) -> None:
         self._model = model
-        self._pictures = pictures
+        self._tower = tower
         self._block_size = block_size
 
     def forward(self, plan: Plan) -> Rows:
         runner = self._model.runner
         assert runner is not None, "no sequence is scheduled while weights are absent"
-        if plan.outputs and self._pictures is not None:
-            compute_outputs(runner, plan.outputs, self._pictures)
+        if plan.outputs and self._tower is not None:
+            compute_outputs(runner, plan.outputs, self._tower)
         return runner.forward(plan.to_batch(self._block_size))
 
     def forward_after(

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.compute.protocols.runner import Rows
-from weft.compute.protocols.sampler import Sampler
+from weft.compute.protocols.sampler import Choice, Sampler
 from weft.core.observe.log import of_request
 from weft.core.values.logprobs import LogprobsMode
 from weft.engine.constraints.grammar import GrammarFailed
+from weft.engine.constraints.times import allowed_tokens
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.step.sampler_call import CORRUPT, INTERNAL_ERROR, SamplerCall, Score, Wanted
-from weft.engine.step.step_choices import next_choice, plain_choices
+from weft.engine.step.step_choices import next_choice, plain_choices, to_choice
 
 log = logging.getLogger("weft.engine")
 
@@ -142,7 +143,7 @@ class StepSample:
         if sequence.status is not SequenceStatus.RUNNING:
             return  # the sequence has ended since the launch of the step: this token is dropped
         try:
-            one.choice = next_choice(sequence, drafted)
+            one.choice = self._choice(sequence, row, drafted)
             if sequence.params.logprobs is not None:
                 given = sequence.params.logprob_token_ids
                 num_best = sequence.params.logprobs if given is None else 0
@@ -154,6 +155,13 @@ class StepSample:
             extra = of_request(request.request_id, request.trace_headers)
             log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)
             one.failure = INTERNAL_ERROR
+
+    def _choice(self, sequence: Sequence, row: int, drafted: tuple[int, ...]) -> Choice:
+        rules = sequence.speech_rules
+        if rules is None:
+            return next_choice(sequence, drafted)
+        mask = allowed_tokens(rules, sequence.output_token_ids, self._rows[row])
+        return to_choice(sequence, drafted, mask=mask)
 
     def _follow(self, chains: "Seq[_Chain]", depth: int) -> None:
         """Samples, for each chain, the row after its accepted draft at `depth`."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
-from weft.compute.protocols.tower import TowerInputs, TowerRunner
-from weft.core.values.pictures import PicturesConfig
+from weft.compute.protocols.tower import SoundRunner, TowerInputs, TowerRunner
+from weft.core.values.pictures import PicturesConfig, SoundsConfig, TowerConfig
 from weft.engine.scheduling.plan import FailedRow, Plan, Result
 from weft.engine.scheduling.sequence import ItemOutput
 from weft.engine.scheduling.tower_outputs import failures
@@ -16,11 +16,31 @@ from weft.media.processors.patches import to_patches
 log = logging.getLogger("weft.engine")
 
 
-def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) -> None:
+def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: TowerConfig) -> None:
     """Fills in the outputs, one item after the other: the tower's work on an item is bounded, that on all is not.
 
     An item that the tower cannot compute fails its own requests: the step computes zeros in its place.
     """
+    if isinstance(config, PicturesConfig):
+        _see(runner, outputs, config)
+    else:
+        _hear(runner, outputs, config)
+
+
+def _hear(runner: object, outputs: Iterable[ItemOutput], config: SoundsConfig) -> None:
+    assert isinstance(runner, SoundRunner), "the runner's model must accept sounds"
+    for output in outputs:
+        columns = np.frombuffer(output.item.columns, np.float32).reshape(-1, config.num_mels)
+        try:
+            output.memory = runner.remember(columns)
+        # As below.
+        except Exception as error:
+            log.exception("the encoder could not compute the sound %s", output.item.hash)
+            output.error = f"file: the model could not compute this sound: {type(error).__name__}"
+            output.memory = runner.empty_memory()
+
+
+def _see(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) -> None:
     assert isinstance(runner, TowerRunner), "the runner's model must accept pictures"
     for output in outputs:
         try:

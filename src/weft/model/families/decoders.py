@@ -63,6 +63,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "logits_scaling": (1,),
         "logit_scale": (1,),
         "scale_emb": (1,),
+        "scale_embedding": (False,),
         "scale_depth": (),
         "dim_model_base": (),
         "sparse_config": (),
@@ -200,6 +201,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         has_output_gate="attn_output_gate" in reads and fields.flag_or("attn_output_gate", True),
         conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
         qkv_bias=_bias(family.qkv_bias, fields),
+        has_key_bias=family.has_key_bias,
         o_bias=_bias(family.o_bias, fields),
         mlp_bias=_bias(family.mlp_bias, fields),
         is_gated=family.is_gated,
@@ -220,9 +222,13 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
 
 
 def with_tower(config: ModelConfigFile, spec: ModelSpec) -> ModelSpec:
-    """Returns the spec with the vision tower that the file describes, and the decoder's changes for pictures."""
-    family, vision = config.family, config.top.object("vision_config")
-    if family.tower is None or vision is None:
+    """Returns the spec with the tower that the file describes, and with what its pictures change in the decoder."""
+    family, top = config.family, config.top
+    if family.tower is None:
+        return spec
+    section = family.tower.section
+    vision = top if section is None else top.object(section)
+    if vision is None:
         return spec
     tower = family.tower.read(config.top, vision, spec.hidden_size)
     if tower.output_size != spec.hidden_size:
@@ -240,6 +246,7 @@ def with_tower(config: ModelConfigFile, spec: ModelSpec) -> ModelSpec:
         spec,
         tower=tower,
         sees_items_whole=family.sees_items_whole,
+        num_cross_keys=tower.num_positions if tower.num_cross_layers else 0,
         rope_sections=sections,
         has_interleaved_sections=family.rope.has_interleaved_sections,
     )

@@ -99,6 +99,7 @@ class Family:
     names: DecoderNames = LLAMA
     qkv_bias: Bias = "attention_bias"
     o_bias: Bias = "attention_bias"
+    has_key_bias: bool = True  # where the other linear layers of attention have biases
     mlp_bias: Bias = "never"
     is_gated: bool = True
     norm: Norm = Norm.RMS
@@ -121,7 +122,8 @@ class Family:
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
-    tower: TowerRow | None = None  # vision tower; the text model is in the config's text_config
-    text_types: tuple[str, ...] = ()  # allowed model_type of text_config; empty: not checked
+    # Of pictures or sounds. The text model is in the config's text_config, or in the file itself
+    tower: TowerRow | None = None
+    text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked
     sees_items_whole: bool = False  # as in `ModelSpec`
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use

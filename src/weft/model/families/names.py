@@ -298,6 +298,26 @@ OPT = DecoderNames(
         for placement in (NormPlacement.BEFORE, NormPlacement.SUM)
     },
 )
+WHISPER = DecoderNames(
+    {
+        **DECODER,
+        "positions": "embed_positions",
+        "o": "self_attn.out_proj",
+        "cross_q": "encoder_attn.q_proj",
+        "cross_o": "encoder_attn.out_proj",
+        "cross_norm": "encoder_attn_layer_norm",
+        "up": "fc1",
+        "down": "fc2",
+        "norm": "layer_norm",
+    },
+    {
+        NormPlacement.BEFORE: {
+            "attention_norm_before": "self_attn_layer_norm",
+            "mlp_norm_before": "final_layer_norm",
+        }
+    },
+    head="proj_out",
+)
 GPT2 = DecoderNames(
     {
         "embed": "wte",

@@ -1,4 +1,4 @@
-"""`TowerRow`: the way in which a family's config describes its vision tower, and the tower's tensor names."""
+"""`TowerRow`: how a family's config describes its tower, and the names of the tower's tensors."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -15,15 +15,17 @@ _MAX_LAYERS = 1024
 class TowerRow:
     """A kind of vision tower.
 
-    `read` makes the spec from the whole config, its vision_config, and the hidden size of the text model. `names` maps
-    Weft's names to the checkpoint's names, as in `DecoderNames`. `@` in a name stands for one of `towers`, the possible
-    prefixes of the tower's own tensors; `prefixes` are the possible prefixes of all names. `unbiased` are linear layers
-    without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. Tensors
-    whose names begin with an entry of `ignored` are not used. `has_frames`: patches are stored with the dimension of
-    frames. `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
+    `read` makes the spec from the whole config, its `section`, and the hidden size of the text model; without a section
+    the tower's keys are in the file itself, and the text model cannot be used without the tower. `names`
+    maps Weft's names to those of the checkpoint, as in `DecoderNames`. `@` in them stands for one of `towers`, the
+    possible beginnings of the tower's own tensors, and `prefixes` are those of all. `unbiased` are linear layers
+    without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. `ignored`
+    tensors, by their beginnings, are not used. `has_frames`: patches are stored with the dimension of frames.
+    `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
     """
 
     read: Callable[[Fields, Fields, int], TowerSpec]
+    section: str | None = "vision_config"
     names: Mapping[str, str]
     towers: tuple[str, ...]
     others: tuple[str, ...] = ()  # prefixes of tensors outside of the tower, such as a projector's

@@ -43,6 +43,7 @@ from weft.model.pooling import (
     read_scale,
 )
 from weft.model.quantized.config import read_quantization, stored_method, with_quantization
+from weft.model.sound_settings import read_sound_card
 from weft.model.spec import ModelSpec
 from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
@@ -127,7 +128,10 @@ def _checkpoint(
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
     if spec.tower is not None:
-        card = replace(card, pictures=read_picture_card(path, spec))
+        generation = found.generation or Fields({}, name)
+        sounds = read_sound_card(path, tokenizer_path, config.fields, generation, spec)
+        pictures = None if sounds else read_picture_card(path, spec)
+        card = replace(card, pictures=pictures, sounds=sounds)
     groups = matched.groups
     if groups:
         card = replace(card, stored_bits=next(iter(groups.values())).bits)
@@ -165,6 +169,10 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
     stored, row = find_tensors(path), config.family.tower
     if pooling is None and row is not None and row.find(stored) is not None:
         spec = with_tower(config, spec)
+    elif row is not None and row.section is None:
+        raise ConfigError(
+            f"{path}: {config.architectures[0]} is served for speech alone, with the tensors of its encoder"
+        )
     matched = _match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
 

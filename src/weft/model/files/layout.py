@@ -150,6 +150,8 @@ def _layer(
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
         yield from _attention(spec, ours, source, names)
+    if spec.num_cross_keys:
+        yield from _cross_attention(spec, ours, source, names)
     if layer.experts is None:
         yield from _mlp(spec, ours, source, names)
     else:
@@ -170,7 +172,8 @@ def _attention(
     else:
         q_rows = 2 * q_size if spec.has_output_gate else q_size
         qkv = {"q": (q_rows, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
-        yield from _products(ours, source, names, qkv, spec.qkv_bias)
+        plans = _products(ours, source, names, qkv, spec.qkv_bias)
+        yield from (p for p in plans if spec.has_key_bias or p.name != f"{ours}k.bias")
     yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
     if spec.has_sinks:
         yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
@@ -178,6 +181,16 @@ def _attention(
         heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
         for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
             yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+
+
+def _cross_attention(
+    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    """Yields the queries and the output; the tower has the keys and values."""
+    size, hidden = spec.num_heads * spec.head_dim, spec.hidden_size
+    yield from _products(ours, source, names, {"cross_q": (size, hidden)}, spec.qkv_bias)
+    yield from _products(ours, source, names, {"cross_o": (hidden, size)}, spec.o_bias)
+    yield from _norm(f"{ours}cross_norm", source + names["cross_norm"], spec)
 
 
 def _latent(

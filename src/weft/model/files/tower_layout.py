@@ -1,7 +1,7 @@
-"""The tensors of a vision tower, under Weft's names: `tower.` followed by the name of a part.
+"""The tensors of a tower, under Weft's names: `tower.` followed by the name of a part.
 
-`positions` is the learned grid of positions. `project.NAME.` is the prefix of norm, up and down of a projection of
-`TowerSpec`. Layers and norms have the same names as in an encoder.
+`positions` are the learned ones; `project.NAME.` leads norm, up and down of a projection of `TowerSpec`; layers and
+norms have the names of an encoder's.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,7 +10,7 @@ from dataclasses import replace
 from weft.model.families.tower import TowerRow
 from weft.model.files.tensor_plan import TensorPlan
 from weft.model.switches import Norm
-from weft.model.towers.spec import ProjectionSpec, TowerSpec
+from weft.model.towers.spec import STEM_WIDTH, ProjectionSpec, TowerSpec
 
 _QKV = ("q", "k", "v")
 _LAYER_NORMS = ("attention_norm_before", "mlp_norm_before")
@@ -36,7 +36,7 @@ class _Plans:
         spec, names = self._spec, self._row.names
         if spec.num_positions:
             yield self._tensor(
-                "positions", names["positions"], spec.num_positions**2, spec.hidden_size
+                "positions", names["positions"], spec.num_position_rows, spec.hidden_size
             )
         for name, is_there in (("embed_norm", spec.has_first_norm), ("norm", spec.has_last_norm)):
             if is_there:
@@ -80,7 +80,9 @@ class _Plans:
         plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
         if f"{key}down" in self._row.bare:
             plan = replace(plan, source=theirs("down"), is_transposed=True)
-        if kind == "patch":
+        if self._spec.has_conv_stem and kind in ("patch", "half"):
+            plan = replace(plan, folded=(projection.input // STEM_WIDTH, STEM_WIDTH))
+        elif kind == "patch":
             plan = self._of_patches(plan)
         yield from self._biased(plan, f"{key}down")
 

@@ -1,4 +1,4 @@
-"""`TowerSpec`: one description of all vision towers, by switches."""
+"""`TowerSpec`: one description of all towers, by switches: of pictures, and of sounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import assert_never
 from weft.model.switches import Activation, Norm
 
 Grid = tuple[int, int, int]  # frames, rows and columns of patches
+STEM_WIDTH = 3  # columns of a spectrogram that each convolution of a stem sees
 
 
 class TowerRope(StrEnum):
@@ -40,15 +41,17 @@ class Resampling(StrEnum):
 class Projector(StrEnum):
     """Layers from the tower's output to the decoder's input rows; each row joins `merge` x `merge` adjacent patches.
 
-    MERGER: a norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
-    patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its RMS
-    norm, and one linear layer.
+    MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
+    patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its
+    RMS norm, and one linear layer. CROSS: two linear layers for each layer of the decoder, which make the keys and
+    values of its cross-attention; the decoder has no row for them.
     """
 
     MERGER = "merger"
     SHUFFLE = "shuffle"
     MLP = "mlp"
     POOL = "pool"
+    CROSS = "cross"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +99,12 @@ class TowerSpec:
     The rows after each of `deepstack_layers` go through a merger of their own, whose norm applies to joined patches.
     Their results follow the row of the token itself: the decoder adds them after its first layers.
 
-    `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before and
-    after the rows of an item, if the family has such tokens.
+    `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before
+    and after the rows of an item, if the family has such tokens.
+
+    With `has_conv_stem` the tower takes sounds. A patch is a column of the spectrogram, whose channels are its mels,
+    and a grid is [1, columns, 1]. Two convolutions over three neighbours each, with a GELU behind it, make rows of
+    patches; the second one takes every second column. `num_positions` is then the number of rows.
     """
 
     patch_size: int
@@ -129,14 +136,21 @@ class TowerSpec:
     projector_activation: Activation = Activation.GELU
     deepstack_layers: tuple[int, ...] = ()
     output_size: int
-    image_token_id: int
+    image_token_id: int | None = None  # None: no token stands for a row
     start_token_id: int | None = None
     end_token_id: int | None = None
+    has_conv_stem: bool = False
+    num_cross_layers: int = 0  # of the decoder, for CROSS
 
     @property
     def head_dim(self) -> int:
         """Number of elements of a head."""
         return self.hidden_size // self.num_heads
+
+    @property
+    def num_position_rows(self) -> int:
+        """Number of learned positions."""
+        return self.num_positions if self.has_conv_stem else self.num_positions**2
 
     @property
     def patch_dim(self) -> int:
@@ -150,19 +164,42 @@ class TowerSpec:
 
     @property
     def row_size(self) -> int:
-        """Number of elements of an output row: the token's own, and as many for each deepstack layer."""
-        return self.output_size * (1 + len(self.deepstack_layers))
+        """Number of elements of a row of the result: the token's own, and one part for each deepstack layer."""
+        return self.output_size * (2 * self.num_cross_layers or 1 + len(self.deepstack_layers))
 
     @property
     def projections(self) -> tuple[ProjectionSpec, ...]:
-        """Projections: of patches to rows, of rows to tokens, and one for each deepstack layer."""
+        """Projections by name: of patches to rows, of rows to tokens, and one for each deepstack layer."""
+        if self.has_conv_stem:
+            return (*self._stem(), *self._projectors())
         patch = ProjectionSpec(name="patch", input=self.patch_dim, output=self.hidden_size)
         joined = self.joined_size
         deep = tuple(
             self._merger(f"deep.{index}", norm_size=joined)
             for index in range(len(self.deepstack_layers))
         )
-        return (patch, self._projector(), *deep)
+        return (patch, *self._projectors(), *deep)
+
+    def _stem(self) -> tuple[ProjectionSpec, ...]:
+        sizes = {"patch": self.patch_dim, "half": self.hidden_size}
+        return tuple(
+            ProjectionSpec(name=name, input=STEM_WIDTH * size, output=self.hidden_size)
+            for name, size in sizes.items()
+        )
+
+    def _projectors(self) -> tuple[ProjectionSpec, ...]:
+        if self.projector is not Projector.CROSS:
+            return (self._projector(),)
+        return tuple(
+            ProjectionSpec(name=name, input=self.hidden_size, output=self.output_size)
+            for name in self.cross_names
+        )
+
+    @property
+    def cross_names(self) -> tuple[str, ...]:
+        """Names of the projections of CROSS, in the order of their results."""
+        layers = range(self.num_cross_layers)
+        return tuple(f"{part}.{layer}" for layer in layers for part in ("keys", "values"))
 
     def _projector(self) -> ProjectionSpec:
         match self.projector:
@@ -191,6 +228,8 @@ class TowerSpec:
                     norm_size=self.hidden_size,
                     norm_eps=self.projector_eps,
                 )
+            case Projector.CROSS:
+                raise AssertionError("it is several projections")
             case _:
                 assert_never(self.projector)
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET
@@ -28,10 +29,12 @@ from weft.text.outputs import write_scores
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.call import Heading, ModelCall, usage_of_stream
-from weft.web.speech.form import VERBOSE, check_form, to_params, to_speech
+from weft.web.speech.form import TIMED, VERBOSE, check_form, to_params, to_speech
 from weft.web.speech.segments import SegmentWriter
+from weft.web.speech.subtitles import to_srt, to_vtt
 
 _PREFIX = {SpeechTask.TRANSCRIBE: "trsc", SpeechTask.TRANSLATE: "trsl"}
+_SUBTITLES = {"srt": to_srt, "vtt": to_vtt}
 _OBJECT = {
     SpeechTask.TRANSCRIBE: "transcription.chunk",
     SpeechTask.TRANSLATE: "translation.chunk",
@@ -64,8 +67,11 @@ async def answer_speech(task: SpeechTask, call: ModelCall) -> Answer:
         return Events(_events(outputs, writer))
     async with aclosing(outputs):
         clips = [clip async for clip in outputs]
-    if form.response_format == VERBOSE:
-        return await _verbose(call, task, clips, model)
+    if form.response_format in TIMED:
+        by_clip = await _segments_of(call, clips, model)
+        if form.response_format == VERBOSE:
+            return _verbose(task, clips[0].recording, by_clip)
+        return _SUBTITLES[form.response_format](list(chain.from_iterable(by_clip)))
     text = _join([clip.output.outputs[0].text for clip in clips], clips[0].recording)
     if form.response_format == "text":
         return PlainTextResponse(text)
@@ -81,11 +87,10 @@ def _usage(recording: Recording) -> SpeechUsage:
     return SpeechUsage(seconds=math.ceil(recording.duration_s))
 
 
-async def _verbose(
-    call: ModelCall, task: SpeechTask, clips: list[ClipOutput], model: SpeechConfig
-) -> SpeechAnswer:
-    """The answer with timestamps of segments."""
-    recording = clips[0].recording
+async def _segments_of(
+    call: ModelCall, clips: list[ClipOutput], model: SpeechConfig
+) -> list[list[SpeechSegment]]:
+    """The segments of each clip."""
     assert model.first_timestamp_id is not None, "the form was checked"
     writer = SegmentWriter(
         decode=call.served.tokenizer.decode,
@@ -94,15 +99,21 @@ async def _verbose(
         temperature=call.body.temperature or 0.0,
     )
     num_rows = sum(len(clip.output.outputs[0].token_ids) for clip in clips)
-    by_clip = await write_scores(num_rows, partial(_segments, writer, clips))
-    segments = [segment for each in by_clip for segment in each]
+    return await write_scores(num_rows, partial(_segments, writer, clips))
+
+
+def _verbose(
+    task: SpeechTask, recording: Recording, by_clip: list[list[SpeechSegment]]
+) -> SpeechAnswer:
+    """The answer with timestamps of segments."""
+    texts = ["".join(one.text for one in each) for each in by_clip]
     return SpeechAnswer(
-        text=_join(["".join(one.text for one in each) for each in by_clip], recording),
+        text=_join(texts, recording).strip(),
         usage=_usage(recording) if task is SpeechTask.TRANSCRIBE else UNSET,
         task=task.value,
         language=recording.language,
         duration=recording.duration_s,
-        segments=segments,
+        segments=list(chain.from_iterable(by_clip)),
     )
 
 

@@ -11,8 +11,10 @@ from weft.core.values.types import OutputKind, SamplingParams
 from weft.schema.speech import SpeechForm, TranscriptionForm
 from weft.web.inference.fields import refuse_unsupported
 
-FORMATS = ("json", "text", "verbose_json")
 VERBOSE = "verbose_json"
+SUBTITLES = ("srt", "vtt")
+TIMED = (VERBOSE, *SUBTITLES)  # formats with the times of segments
+FORMATS = ("json", "text", *TIMED)
 _SPEAKERS = "this server does not distinguish speakers"
 _NO_BEAMS = "beam search is for chat and text completions"
 # By name: the values that have no effect here, and why any other value is refused.
@@ -28,11 +30,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "vllm_xargs": (("{}",), "this engine has no further arguments"),
     "watermarking": ((False,), "answers have no watermark"),
 }
-_REFUSED_FORMATS = {
-    "srt": "verbose_json has the times of all segments",
-    "vtt": "verbose_json has the times of all segments",
-    "diarized_json": _SPEAKERS,
-}
+_REFUSED_FORMATS = {"diarized_json": _SPEAKERS}
 
 
 def check_form(form: SpeechForm, model: SpeechConfig) -> None:
@@ -64,14 +62,14 @@ def _check_format(form: SpeechForm, model: SpeechConfig) -> None:
             + (f": {reason}" if reason else ""),
             chosen,
         )
-    if chosen != VERBOSE:
+    if chosen not in TIMED:
         return
     if form.stream:
-        raise BadRequest("response_format", f"{VERBOSE} does not go with stream")
+        raise BadRequest("response_format", f"{chosen} does not go with stream")
     if model.first_timestamp_id is None:
         raise BadRequest(
             "response_format",
-            f"{VERBOSE} is not supported by this model: the model gives no timestamps",
+            f"{chosen} is not supported by this model: the model gives no timestamps",
         )
 
 
@@ -96,7 +94,7 @@ def to_speech(form: SpeechForm, task: SpeechTask) -> Speech:
         to_language=form.to_language or None,
         prompt=form.prompt or "",
         hotwords=form.hotwords or None,
-        has_timestamps=form.response_format == VERBOSE,
+        has_timestamps=form.response_format in TIMED,
     )
 
 
@@ -109,6 +107,6 @@ def to_params(form: SpeechForm, defaults: Mapping[str, float | int]) -> Sampling
     return SamplingParams(
         **{**defaults, "temperature": 0.0, **given},
         max_tokens=form.max_completion_tokens,
-        logprobs=0 if form.response_format == VERBOSE else None,
+        logprobs=0 if form.response_format in TIMED else None,
         output_kind=OutputKind.DELTA if form.stream else OutputKind.FINAL_ONLY,
     )

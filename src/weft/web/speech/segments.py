@@ -30,8 +30,7 @@ class SegmentWriter:
 
     def segments(self, clip: ClipOutput, first_number: int) -> Iterator[SpeechSegment]:
         """Yields the numbered segments of a complete clip. A segment without an end mark ends with the clip."""
-        start_s = clip.recording.starts_s[clip.clip]
-        end_s = clip.recording.end_s(clip.clip)
+        start_s, end_s = clip.start_s, clip.end_s
         number = first_number
         for open_, until_s in self._spans(clip, end_s - start_s):
             text = self.decode(open_.tokens)
@@ -43,9 +42,10 @@ class SegmentWriter:
                 end=min(start_s + until_s, end_s),
                 text=text,
                 tokens=open_.tokens,
-                temperature=self.temperature,
+                temperature=self.temperature if clip.temperature is None else clip.temperature,
                 avg_logprob=sum(open_.logprobs) / len(open_.logprobs),
                 compression_ratio=len(data) / len(zlib.compress(data)),
+                no_speech_prob=clip.no_speech_prob,
             )
             number += 1
 

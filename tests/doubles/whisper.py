@@ -17,8 +17,8 @@ _TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>",
 _FIRST_ID = 257  # behind the bytes and the end of text, which tokenizers of bytes have already
 
 
-def write_whisper(directory: Path) -> Path:
-    """The checkpoint, its tokenizer and its processor."""
+def write_whisper(directory: Path, **changes) -> Path:
+    """The checkpoint, its tokenizer and its processor; `changes` are of its config."""
     import torch  # there is none where these tests do not run
     import transformers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -27,18 +27,20 @@ def write_whisper(directory: Path) -> Path:
     times = [f"<|{n * 0.02:.2f}|>" for n in range(1501)]
     ids = {text: number for number, text in enumerate([*specials, *times], start=_FIRST_ID)}
     torch.manual_seed(0)
-    config = transformers.WhisperConfig(
-        vocab_size=_FIRST_ID + len(ids), num_mel_bins=16, d_model=64,
-        encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=64, decoder_ffn_dim=64, init_std=0.5,
-        max_source_positions=CLIP_S * 50, max_target_positions=64,
-        decoder_start_token_id=_FIRST_ID, bos_token_id=256, eos_token_id=256, pad_token_id=256,
-        suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
+    settings = {
+        "vocab_size": _FIRST_ID + len(ids), "num_mel_bins": 16, "d_model": 64,
+        "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.5,
+        "max_source_positions": CLIP_S * 50, "max_target_positions": 64,
+        "decoder_start_token_id": _FIRST_ID, "bos_token_id": 256, "eos_token_id": 256,
+        "pad_token_id": 256, "suppress_tokens": None, "begin_suppress_tokens": None,
+    }  # fmt: skip
+    config = transformers.WhisperConfig(**settings | changes)
     transformers.WhisperForConditionalGeneration(config).float().save_pretrained(directory)
-    transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=CLIP_S).save_pretrained(
-        directory
-    )
+    seconds = config.max_source_positions // 50
+    extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=seconds)
+    extractor.save_pretrained(directory)
     _write_tokenizer(directory, ids, len(specials))
     return directory
 

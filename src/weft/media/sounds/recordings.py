@@ -1,0 +1,118 @@
+"""Decodes sounds to one channel of 16 kHz: limits are checked by the headers, before anything is decoded.
+
+WAV files need no library. All others are read by `soundfile`, which is optional.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import BadRequest
+from weft.core.extras import how_to_install
+from weft.media.sounds.resample import Wave, resample
+from weft.media.sounds.wav import is_wav, read_frames, read_header
+
+RATE = 16_000
+MAX_SECONDS = 600
+_RATES = range(1_000, 384_001)
+_MAX_CHANNELS = 8
+_BLOCK_FRAMES = 1 << 18
+_FIELD = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The facts of a file, and a function that decodes it: [frames, channels]."""
+
+    rate: int
+    num_channels: int
+    num_frames: int
+    read: Callable[[], NDArray[np.float32]]
+
+
+def decode_sound(data: bytes) -> Wave:
+    """Returns the wave of a file, the mean of its channels. Raises `BadRequest` for what is no sound, and beyond the
+    limits.
+    """
+    try:
+        opened = _open(data)
+        _check(opened)
+        wave = opened.read().mean(axis=1, dtype=np.float32)
+    except BadRequest:
+        raise
+    except MemoryError:
+        raise BadRequest(_FIELD, f"{_FIELD}: it needs more memory than there is") from None
+    # Readers raise errors of many types for damaged files.
+    except Exception as error:
+        raise BadRequest(_FIELD, f"{_FIELD}: it cannot be decoded: {_line(error)}") from error
+    wave = np.nan_to_num(wave, nan=0.0, posinf=1.0, neginf=-1.0)
+    wave = resample(np.clip(wave, -1.0, 1.0), opened.rate, RATE)
+    if not len(wave):
+        raise BadRequest(_FIELD, f"{_FIELD}: it has no samples")
+    return wave
+
+
+def _check(opened: _Opened) -> None:
+    if opened.rate not in _RATES:
+        raise _refusal(f"from {_RATES[0]} to {_RATES[-1]} samples a second", opened.rate)
+    if not 1 <= opened.num_channels <= _MAX_CHANNELS:
+        raise _refusal(f"from 1 to {_MAX_CHANNELS} channels", opened.num_channels)
+    seconds = opened.num_frames / opened.rate
+    if seconds > MAX_SECONDS:
+        raise BadRequest(
+            _FIELD,
+            f"{_FIELD}: its {seconds:.0f} seconds exceed the maximum allowed duration of {MAX_SECONDS} seconds",
+        )
+
+
+def _refusal(allowed: str, given: int) -> BadRequest:
+    return BadRequest(
+        _FIELD, f"{_FIELD}: a recording must have {allowed}, and this one has {given}"
+    )
+
+
+def _open(data: bytes) -> _Opened:
+    if is_wav(data):
+        header = read_header(data)
+        return _Opened(
+            header.rate, header.num_channels, header.num_frames, lambda: read_frames(data, header)
+        )
+    if find_spec("soundfile") is None:
+        raise BadRequest(
+            _FIELD,
+            f"{_FIELD}: it is no WAV file, and other formats need soundfile on the server: {how_to_install('media')}",
+        )
+    library: Any = import_module("soundfile")
+    try:
+        info = library.info(io.BytesIO(data))
+    except library.LibsndfileError as error:
+        raise BadRequest(
+            _FIELD,
+            f"{_FIELD}: the bytes are no recording in one of the formats WAV, FLAC, MP3 and OGG: {_line(error)}",
+        ) from None
+    return _Opened(
+        info.samplerate, info.channels, info.frames, lambda: _read_blocks(library, data, info)
+    )
+
+
+def _read_blocks(library: Any, data: bytes, info: Any) -> NDArray[np.float32]:
+    """Decodes no more frames than the header says: it may lie."""
+    blocks, left = [], info.frames
+    with library.SoundFile(io.BytesIO(data)) as file:
+        while left > 0:
+            block = file.read(min(left, _BLOCK_FRAMES), dtype="float32", always_2d=True)
+            if not len(block):
+                break
+            blocks.append(block.mean(axis=1, keepdims=True, dtype=np.float32))
+            left -= len(block)
+    return np.concatenate(blocks) if blocks else np.zeros((0, 1), np.float32)
+
+
+def _line(error: Exception) -> str:
+    return ascii(" ".join(str(error).split())[:200]).strip("'\"")
