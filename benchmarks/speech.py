@@ -95,6 +95,7 @@ class Peer:
 
 async def transcribe(client: LocalClient, data: bytes) -> tuple[str, float]:
     """Returns the text and the seconds of our engine; the file's keys and values are not in its cache."""
+    assert client.controls is not None
     await client.controls.reset_encoder_cache()
     begin = time.perf_counter()
     speech = Speech(task=SpeechTask.TRANSCRIBE, data=data, language="en")
