@@ -63,14 +63,19 @@ class SpeechCases:
         assert reasons == [None] * (len(chunks) - 1) + ["length"]
 
     def test_translation_is_another_task(self, client):
-        """Of the same recording another text, without usage, as OpenAI has it."""
-        answer = client.audio.translations.create(
-            model="whisper",
-            file=wav(),
-            extra_body={"language": "en", "max_completion_tokens": MOST},
-        )
-        assert answer.text != heard(client).text
-        assert not hasattr(answer, "usage")
+        """Of the same recordings other texts, without usage, as OpenAI has it."""
+        pitches = (440.0, 900.0, 2000.0, 3000.0)
+        answers = [
+            client.audio.translations.create(
+                model="whisper",
+                file=wav(pitch=pitch),
+                extra_body={"language": "en", "max_completion_tokens": MOST},
+            )
+            for pitch in pitches
+        ]
+        texts = [heard(client, pitch=pitch).text for pitch in pitches]
+        assert [answer.text for answer in answers] != texts
+        assert not any(hasattr(answer, "usage") for answer in answers)
 
     @pytest.mark.parametrize(
         ("fields", "name", "words"),
