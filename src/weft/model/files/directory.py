@@ -24,6 +24,7 @@ from weft.model.files.checkpoint import Checkpoint, TokenizerPart
 from weft.model.files.layout import decoder_layout, encoder_layout
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import StoredTensor, find_tensors
+from weft.model.files.sound_settings import read_sound_card
 from weft.model.files.tensor_plan import TensorPlan
 from weft.model.files.tower_layout import tower_layout
 from weft.model.generation import (
@@ -43,7 +44,6 @@ from weft.model.pooling import (
     read_scale,
 )
 from weft.model.quantized.config import read_quantization, stored_method, with_quantization
-from weft.model.sound_settings import read_sound_card
 from weft.model.spec import ModelSpec
 from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
