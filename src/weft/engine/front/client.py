@@ -1,7 +1,7 @@
 """`FrontClient`: the half of an engine client that lives with the callers.
 
 It prepares requests, sends commands, and turns the engine's events into each request's outputs. Subclasses decide
-where the engine runs and how commands and events travel. All of it runs on one event loop.
+where the engine runs and how commands and events travel. All methods of a `FrontClient` are called on one event loop.
 """
 
 import asyncio

@@ -184,7 +184,9 @@ class Poller:
                 await asyncio.sleep(soonest_s * random.random())
 
     def _soonest_s(self) -> float:
-        """Minimum seconds between two polls, which bounds the work for many endpoints."""
+        """Minimum seconds between two polls of the same endpoint. It grows with the number of endpoints, so that there
+        are at most `_MAX_POLLS_PER_S` polls a second in all, but never exceeds the interval.
+        """
         for_all_s = len(self._pool) / _MAX_POLLS_PER_S
         return min(self._interval_s, max(_BASE_TICK_S, self._interval_s / _HURRY, for_all_s))
 

@@ -108,9 +108,11 @@ def _image_url(source: ImageSource, place: Place) -> str:
         case ImageSource(type="url", url=str(url), data=None):
             return url
         case ImageSource(type="base64"):
-            raise place.error(" of type base64 has a media_type and data, and no url")
+            raise place.error(
+                " of type base64 must have media_type and data, and must not have url"
+            )
         case ImageSource(type="url"):
-            raise place.error(" of type url has a url, and no data")
+            raise place.error(" of type url must have url, and must not have data")
     raise place.error(f".type must be base64 or url, got {source.type[:40]!a}: no files are stored")
 
 

@@ -191,7 +191,9 @@ def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> i
     if (budget is None) == (thinking.type == "enabled"):
         raise BadRequest("thinking", "thinking.budget_tokens and type enabled need each other")
     if thinking.type == "disabled" and thinking.display is not None:
-        raise BadRequest("thinking", "thinking.display goes with thinking: type is disabled")
+        raise BadRequest(
+            "thinking", "thinking.display must not be given when thinking.type is disabled"
+        )
     if budget is not None and not 0 < budget < (max_tokens or budget + 1):
         raise BadRequest(
             "thinking", f"thinking.budget_tokens must be from 1 to below max_tokens, got {budget}"

@@ -37,8 +37,8 @@ class VirtualTokens:
     counter.
 
     Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), with estimated costs,
-    as in the reference: responses are not followed. A new or returning flow starts at the counters of the waiting
-    flows, so that an idle flow does not save up turns.
+    as in the reference: responses are not followed. A new or returning flow counts at least
+    the counter that the flow chosen last had, so that an idle flow does not save up turns.
     """
 
     def __init__(self, parameters: VirtualTokensParameters, _: Surroundings) -> None:
