@@ -11,6 +11,7 @@ from weft.core.errors import BadRequest
 from weft.core.logged_client import as_logged
 from weft.core.values.types import (
     LoRARequest,
+    OutputKind,
     RequestOptions,
     SamplingParams,
     StructuredOutputsParams,
@@ -23,7 +24,7 @@ async def test_a_line_has_the_length_of_the_prompt_and_the_changed_parameters(ca
     """The prompt itself is not in it."""
     caplog.set_level(logging.INFO, "weft.requests")
     client = as_logged(FakeEngine(), 2)
-    params = SamplingParams(temperature=0.5, max_tokens=7)
+    params = SamplingParams(temperature=0.5, max_tokens=7, output_kind=OutputKind.DELTA)
     options = RequestOptions(
         request_id="one",
         priority=3,
@@ -35,6 +36,7 @@ async def test_a_line_has_the_length_of_the_prompt_and_the_changed_parameters(ca
     assert "temperature=0.5" in line
     assert "max_tokens=7" in line
     assert "top_p" not in line
+    assert "output_kind" not in line
     assert "101" not in line
 
 

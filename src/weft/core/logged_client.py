@@ -70,12 +70,12 @@ def _log_request(options: RequestOptions, params: AnyParams, size: str) -> None:
 
 
 def _changed(params: AnyParams) -> str:
-    """Returns the parameters that differ from their defaults."""
+    """Returns the parameters that differ from their defaults, without `output_kind`, which the servers set."""
     usual = type(params)()
     changed = [
         f"{name}={_short(value)}"
         for name in params.__struct_fields__
-        if (value := getattr(params, name)) != getattr(usual, name)
+        if name != "output_kind" and (value := getattr(params, name)) != getattr(usual, name)
     ]
     return f"{type(params).__name__}({', '.join(changed)})"
 
