@@ -212,7 +212,7 @@ def test_a_start_follows_a_line_of_vllm():
         assert content == plain["choices"][0]["text"]
         server.process.terminate()
         _, err = server.wait()
-    assert err.count("--gpu-memory-utilization 0.5 is --memory-share 0.5 here") == 1
+    assert err.count("--gpu-memory-utilization 0.5 is translated to --memory-share 0.5") == 1
 
 
 def test_one_of_vllms_lines_serves():

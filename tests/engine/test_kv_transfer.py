@@ -182,7 +182,7 @@ def test_a_connection_cut_anywhere_costs_time_and_nothing_else():
 
 @pytest.mark.parametrize(
     ("policy", "error"),
-    [("recompute", None), ("fail", "the prompt's keys and values did not come")],
+    [("recompute", None), ("fail", "the prompt's KV could not be fetched")],
 )
 def test_a_producer_that_has_ended_is_an_error_only_where_that_is_wanted(connector, policy, error):
     """By default the prompt is computed by who continues it."""

@@ -161,7 +161,7 @@ def test_who_fetches_from_one_that_is_killed_answers_right_or_with_one_error(con
         outputs = ask(consumer, "d", PROMPT, 4, lent)
         if fails:
             assert [o.finish_reason for o in outputs] == [FinishReason.ERROR]
-            assert "the prompt's keys and values did not come" in outputs[0].error
+            assert "the prompt's KV could not be fetched" in outputs[0].error
         else:
             assert tokens_of(outputs) == greedy(PROMPT, 4)
         other = [9, *PROMPT[1:]]
