@@ -69,7 +69,8 @@ def check_inputs(spec: TowerSpec, inputs: TowerInputs) -> None:
     num_patches = sum(t * h * w for t, h, w in inputs.grids)
     if not num_patches or num_patches != len(patches):
         raise ValueError(
-            f"grids must have {len(patches)} patches in total, one per row of patches; got {num_patches}"
+            f"grids must have as many patches in total as patches has rows, and at least one: there are {len(patches)} "
+            f"rows, and the grids have {num_patches}"
         )
 
 
