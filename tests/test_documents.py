@@ -52,7 +52,7 @@ NOT_RUN = {
         "needs a vision model from the Hub; tests/e2e/test_pictures.py serves small ones"
     ),
     "weft serve openai/whisper-small ": "needs vLLM; make test-vllm transcribes with a small one",
-    "weft serve openai/whisper-tiny ": (
+    "weft serve openai/whisper-tiny": (
         "needs a model from the Hub; tests/e2e/test_speech.py serves a small one"
     ),
     "curl localhost:8000/v1/audio/transcriptions ": "needs the server above",
