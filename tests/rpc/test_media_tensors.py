@@ -89,7 +89,7 @@ def test_each_modality_has_its_own():
     [
         (batch(pixel_values=tensor(dtype="float64")), "dtype must be one of"),
         (batch(pixel_values=tensor((1, 0))), "at least 1"),
-        (batch(pixel_values=tensor([1] * 9)), "has 9 sizes"),
+        (batch(pixel_values=tensor([1] * 9)), "must have at most 8 sizes, got 9"),
         (batch(pixel_values=tensor([2**32 - 1] * 8)), f"may have {MAX_BYTES} bytes together"),
         (batch(pixel_values=tensor([MAX_BYTES // 4]), model_specific_tensors={"n": tensor()}),
          f"got {MAX_BYTES + 24}"),

@@ -99,7 +99,7 @@ async def test_the_pool_may_change(api: ApiServerDouble, caplog: pytest.LogCaptu
         await until(lambda: where(pool) == {"10.0.0.2:8000"})
         api.delete(POOLS, "llm")
         await until(lambda: not len(pool))
-        assert caplog.text.count("there is no InferencePool ns/llm") == 1
+        assert caplog.text.count("the InferencePool ns/llm of the API group") == 1
         api.put(POOLS, inference_pool())
         await until(lambda: where(pool) == {"10.0.0.1:8000"})
 

@@ -102,7 +102,7 @@ def test_endpoints_are_filled_by_requests_or_by_what_they_compute():
         ({"windowDurationMs": 10_001}, "windowDurationMs"),
         ({"maxPerReplica": 0}, "maxPerReplica"),
         ({"maxBatchSize": -2}, "maxBatchSize"),
-        ({"maxPrefixTokensToMatch": 63}, "maxPrefixTokensToMatch must be 0, or"),
+        ({"maxPrefixTokensToMatch": 63}, "maxPrefixTokensToMatch must be 0 or"),
     ],
 )
 def test_wrong_numbers_are_refused(given: dict[str, int], words: str):

@@ -41,7 +41,7 @@ def test_prompts_are_packed_four_bytes_a_token(prompt: Prompt, packed: bytes):
 @pytest.mark.parametrize("key", ["udsTokenizerConfig"])
 def test_rendering_elsewhere_is_refused(key: str):
     """With what to do instead."""
-    with pytest.raises(ConfigError, match=rf"^p: {key} is refused: .*name a directory"):
+    with pytest.raises(ConfigError, match=rf"^p: {key} is refused: .*modelName to a directory"):
         decode({key: {}}, TokenParameters, "p")
 
 

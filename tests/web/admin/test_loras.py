@@ -130,7 +130,7 @@ async def test_what_cannot_be_loaded_is_refused_and_named(tmp_path):
             (await load(client, "m", tmp_path / "missing"), 404, "No adapter found"),
             (await load(client, "h", high), 400, "--max-lora-rank is 16"),
             (await load(client, "r", "relative/path"), 400, "lora_path must begin with /"),
-            (await load(client, "base", high), 400, "the name of the model itself"),
+            (await load(client, "base", high), 400, "is a name of the served model"),
             (await load(client, "x", high, other=1), 400, "other"),
             (
                 await client.post(

@@ -71,7 +71,7 @@ FILES = {("GET", "/"), ("GET", "/docs"), ("GET", "/page/style.css"), ("GET", "/p
     ("GET", f"/page/{name}.js")
     for name in (
         *("answer", "api", "app", "chat", "copy", "docs", "dom"),
-        *("engine", "models", "requests", "schema", "settings", "start", "tokens"),
+        *("engine", "models", "pictures", "requests", "schema", "settings", "start", "tokens"),
     )
 }
 CONTROL = {

@@ -134,7 +134,7 @@ class KubernetesDiscovery:
         members = None if found is None else found.members()
         if members is None and not self._is_missed:
             _log.warning(
-                "the InferencePool %s does not exist in the namespace %s",
+                "the InferencePool %s of the API group %s does not exist",
                 self._key,
                 self._wanted.pool_group,
             )
