@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     subprocess.run(
         [*command, "--config-settings", f"build-dir={out}/build", "--wheel-dir", str(out), str(ROOT)],
-        check=True, capture_output=True, timeout=300,
+        check=True, capture_output=True, timeout=1500,
     )  # fmt: skip
     (built,) = out.glob("weft_serve-*.whl")
     return built

@@ -111,10 +111,10 @@ REFUSED_LATER = {
     f"{DP} -dp 0": "--data-parallel-size must be between 1 and 64",
     f"{DP} -dp 2 -dpn 1 --enable-elastic-ep": "--enable-elastic-ep cannot be combined with ranks on other",
     f"""{HEAD} --weight-transfer-config '{{"backend": "shared_memory"}}'""": (
-        "--weight-transfer-config does not go with"
+        "--weight-transfer-config cannot be combined with"
     ),
     f"""{HEAD} --headless --kv-events-config '{{"enable_kv_cache_events": true}}'""": (
-        "--kv-events-config does not go with"
+        "--kv-events-config cannot be combined with"
     ),
     f"{HEAD} --headless --engine-restarts 1": "--engine-restarts does not go with --headless",
     f"{DP} -dp 2 --headless -dpr 1 --data-parallel-secret-file /none": (

@@ -36,6 +36,8 @@ POOLING = {
         "rerank",
         "v1-rerank",
         "v2-rerank",
+        "api-embed",
+        "api-embeddings",
     )
 }
 GENERATING = (
@@ -45,7 +47,8 @@ GENERATING = (
         for path in ("v1-chat-completions", "v1-completions")
         for rest in ("", "-render")
     }
-    | {"post-inference-v1-generate"}
+    | {"post-inference-v1-generate", "post-api-generate", "post-api-chat"}
+    | {"post-v1-decisions", "post-v1-systemone", "post-generative-scoring"}
 )
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
