@@ -34,6 +34,7 @@ REFUSED = {
     "serve M --salt-by-key": "--salt-by-key needs --api-key or --api-key-file",
     "serve --remote grpc://a:1 --api-key k --salt-by-key": "--salt-by-key and --remote exclude",
     "serve /no/such/directory": "/no/such/directory",
+    "serve --enable-log-requests --max-log-len -1": "--max-log-len must be at least 0, not -1",
     "serve model.gguf": "'model.gguf': the file does not",
     "complete a b": 'unexpected argument "b"; put several words in quotes',
     "complete a --address ftp://x:1": "--address must be HOST:PORT or grpc://HOST:PORT",

@@ -69,7 +69,7 @@ def test_a_table_has_settings_of_each_model():
         ("{", "is not JSON"),
         ({"a": {}}, "--models a: model must be"),
         ({"a": {"model": SMALL, "max-model-length": 5}}, "did you mean max-model-len"),
-        ({"a": {"model": SMALL, "port": 5}}, "port is no setting of a model"),
+        ({"a": {"model": SMALL, "port": 5}}, "port is not a setting of a model"),
         ({"a": {"model": SMALL, "max-model-len": "many"}}, "--models a:"),
         ({"a": {"model": SMALL, "pinned": "yes"}}, "pinned must be true or false"),
         ({"a": {"model": SMALL, "idle": "soon"}}, "idle must be a duration"),

@@ -174,11 +174,14 @@ def test_checkpoints_without_a_part_are_refused(tmp_path):
     tensors = load_file(path)
     save_file({k: v for k, v in tensors.items() if ".encoder." not in k}, path, {"format": "pt"})
     with pytest.raises(
-        ConfigError, match="served for speech alone, with the tensors of its encoder"
+        ConfigError,
+        match="can be served only for speech, and the tensors of its encoder are missing",
     ):
         open_model(str(directory))
     save_file(tensors, path, {"format": "pt"})
     file = directory / "tokenizer.json"
     file.write_text(file.read_text().replace("<|startofprev|>", "<|other|>"))
-    with pytest.raises(ConfigError, match=r"the token <\|startofprev\|> is missing"):
+    with pytest.raises(
+        ConfigError, match=r"speech needs the token <\|startofprev\|>, which is missing"
+    ):
         open_model(str(directory))

@@ -168,7 +168,7 @@ class ReportOptions:
     table_words: Annotated[
         Literal["weft", "vllm"],
         Flag(
-            "Words of the printed table: Weft's, or those of vllm bench for scripts that read them.",
+            "Wording of the printed table: Weft's, or that of vllm bench serve for scripts that parse it.",
             "Result",
         ),
     ] = "weft"

@@ -124,5 +124,5 @@ def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
             context.load_verify_locations(files.client_ca)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"--ssl-ca-certs {files.client_ca} is no file of certificates in PEM form"
+            f"--ssl-ca-certs {files.client_ca} is not a file of certificates in PEM form"
         ) from error

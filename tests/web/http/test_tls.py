@@ -117,7 +117,7 @@ async def test_changed_certificates_are_loaded_while_the_server_runs(
         ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_cert_reqs": 1}, "need --ssl-ca-certs"),
         ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_cert_reqs": 3}, "must be 0, 1 or 2, not 3"),
         ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_ciphers": "none such"}, "--ssl-ciphers 'none such'"),
-        ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_ca_certs": "key"}, "--ssl-ca-certs .* is no file of"),
+        ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_ca_certs": "key"}, "--ssl-ca-certs .* is not a file of"),
         ({"ssl_certfile": "cert", "ssl_keyfile": "key", "ssl_ca_certs": "gone"}, "--ssl-ca-certs: cannot read"),
     ],
 )  # fmt: skip

@@ -124,6 +124,7 @@ def check(options: ServeOptions) -> None:
     _check_keys(options)
     _check_ranks(options)
     _check_api_servers(options)
+    _check_log(options)
     read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
@@ -166,6 +167,11 @@ def _check_ranks(options: ServeOptions) -> None:
             f"--api-server-count {options.api_server_count} cannot be combined with engines on other machines, which "
             "cannot send their outputs to the processes of this one"
         )
+
+
+def _check_log(options: ServeOptions) -> None:
+    if options.max_log_len < 0:
+        raise ConfigError(f"--max-log-len must be at least 0, not {options.max_log_len}")
 
 
 def _check_api_servers(options: ServeOptions) -> None:

@@ -125,9 +125,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     engine_restarts: Annotated[
         int | None,
         Flag(
-            "Number of times in a row that an engine process that has ended is started again; its requests continue. "
-            "A run of 60 s begins a new row. Default: no limit for several engines; 0 for a single engine, whose end "
-            "ends the server.",
+            "Maximum number of consecutive restarts of an engine process that ended; its requests continue. An engine "
+            "that runs for 60 s resets the count. Default: no limit for several engines; 0 for a single engine, whose "
+            "end ends the server.",
             "Scheduling",
         ),
     ] = None

@@ -47,14 +47,18 @@ def decode_sound(data: bytes) -> Wave:
     except BadRequest:
         raise
     except MemoryError:
-        raise BadRequest(_FIELD, f"{_FIELD}: it needs more memory than there is") from None
+        raise BadRequest(
+            _FIELD, f"{_FIELD}: decoding the recording needs more memory than is free"
+        ) from None
     # Readers raise errors of many types for damaged files.
     except Exception as error:
-        raise BadRequest(_FIELD, f"{_FIELD}: it cannot be decoded: {_line(error)}") from error
+        raise BadRequest(
+            _FIELD, f"{_FIELD}: the recording cannot be decoded: {_line(error)}"
+        ) from error
     wave = np.nan_to_num(wave, nan=0.0, posinf=1.0, neginf=-1.0)
     wave = resample(np.clip(wave, -1.0, 1.0), opened.rate, RATE)
     if not len(wave):
-        raise BadRequest(_FIELD, f"{_FIELD}: it has no samples")
+        raise BadRequest(_FIELD, f"{_FIELD}: the recording has no samples")
     return wave
 
 
@@ -67,7 +71,8 @@ def _check(opened: _Opened) -> None:
     if seconds > MAX_SECONDS:
         raise BadRequest(
             _FIELD,
-            f"{_FIELD}: its {seconds:.0f} seconds exceed the maximum allowed duration of {MAX_SECONDS} seconds",
+            f"{_FIELD}: the {seconds:.0f} seconds of the recording exceed the maximum allowed duration of "
+            f"{MAX_SECONDS} seconds",
         )
 
 
@@ -86,7 +91,8 @@ def _open(data: bytes) -> _Opened:
     if find_spec("soundfile") is None:
         raise BadRequest(
             _FIELD,
-            f"{_FIELD}: it is no WAV file, and other formats need soundfile on the server: {how_to_install('media')}",
+            f"{_FIELD}: this is not a WAV file, and other formats need soundfile on the server: "
+            f"{how_to_install('media')}",
         )
     library: Any = import_module("soundfile")
     try:
@@ -94,7 +100,7 @@ def _open(data: bytes) -> _Opened:
     except library.LibsndfileError as error:
         raise BadRequest(
             _FIELD,
-            f"{_FIELD}: the bytes are no recording in one of the formats WAV, FLAC, MP3 and OGG: {_line(error)}",
+            f"{_FIELD}: this is not a WAV, FLAC, MP3 or OGG file: {_line(error)}",
         ) from None
     return _Opened(
         info.samplerate, info.channels, info.frames, lambda: _read_blocks(library, data, info)

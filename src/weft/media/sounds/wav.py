@@ -40,19 +40,19 @@ def read_header(data: bytes) -> WavHeader:
         elif name == b"data":
             return _header(form, at, min(size, len(data) - at))
         at += size + size % 2
-    raise ValueError("it has no samples")
+    raise ValueError("the recording has no samples")
 
 
 def _header(form: bytes, start: int, num_bytes: int) -> WavHeader:
     if len(form) < 16:
-        raise ValueError("it does not say what its samples are")
+        raise ValueError("the header does not state the format of the samples")
     kind, num_channels, rate, _, _, bits = struct.unpack("<HHIIHH", form[:16])
     if kind == _EXTENSIBLE and len(form) >= 26:
         kind = int.from_bytes(form[24:26], "little")
     if (kind, bits) not in {(_PCM, b) for b in (8, 16, 24, 32)} | {(_FLOAT, 32), (_FLOAT, 64)}:
         raise ValueError(f"samples of format {kind} with {bits} bits are not supported")
     if not num_channels:
-        raise ValueError("it has no channels")
+        raise ValueError("the recording has no channels")
     frame_bytes = num_channels * bits // 8
     return WavHeader(rate, num_channels, bits // 8, kind == _FLOAT, start, num_bytes // frame_bytes)
 

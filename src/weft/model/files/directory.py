@@ -171,7 +171,8 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
         spec = with_tower(config, spec)
     elif row is not None and row.section is None:
         raise ConfigError(
-            f"{path}: {config.architectures[0]} is served for speech alone, with the tensors of its encoder"
+            f"{path}: {config.architectures[0]} can be served only for speech, and the tensors of its encoder "
+            "are missing"
         )
     matched = _match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))

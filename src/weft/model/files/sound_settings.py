@@ -66,7 +66,7 @@ def _tokens(
     def one(*names: str) -> int:
         found = next((ids[name] for name in names if name in ids), None)
         if found is None or not 0 <= found < vocab_size:
-            raise ConfigError(f"{where}: the token {names[0]} is missing, which speech needs")
+            raise ConfigError(f"{where}: speech needs the token {names[0]}, which is missing")
         return found
 
     no_timestamps = one(_NO_TIMESTAMPS)
@@ -74,7 +74,7 @@ def _tokens(
     end, start = one(_END), one(_START)
     if not end < start < first or no_timestamps >= first >= vocab_size:
         raise ConfigError(
-            f"{where}: special tokens must be behind those of text, and times behind them"
+            f"{where}: ids of special tokens must follow those of text tokens, and ids of timestamps must come last"
         )
     is_multilingual = vocab_size != _ENGLISH_VOCABULARY
     if generation.has("is_multilingual"):

@@ -52,11 +52,11 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         probe(
             "/health",
             ready,
-            'If a request would be answered now 200, with the body "degraded" while some of several '
-            "engines are absent, and with the states of the models if there are several; 503 if not.",
+            '200 if the server can answer a request now, 503 if not. The body is "degraded" while some of several '
+            "engines are absent; a server with several models returns their states.",
         ),
-        probe("/ping", ready, "The same, as SageMaker asks."),
-        probe("/ping", ready, "The same, as SageMaker asks.", "POST"),
+        probe("/ping", ready, "As /health, at the path that SageMaker polls."),
+        probe("/ping", ready, "As /health, at the path that SageMaker polls.", "POST"),
         probe("/livez", live, "200 as long as the process answers."),
         probe(
             "/readyz", ready, "200 once requests are answered; 503 before, and when shutting down."

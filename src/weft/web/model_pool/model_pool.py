@@ -59,14 +59,15 @@ class ModelPool:
         self._by_name: dict[str, PooledModel] = {}
         self._memory = MemoryQueue(self.entries, limits, self._clock, self._retire)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stops: set[asyncio.Task[None]] = (
-            set()
-        )  # which `close` waits for, instead of cancelling them
+        # `close` waits for these, instead of cancelling them.
+        self._stops: set[asyncio.Task[None]] = set()
         self._is_closed = False
         for entry in self.entries:
             for name in entry.source.names:
                 if name in self._by_name:
-                    raise ConfigError(f"two models have the name {name}; give one of them another")
+                    raise ConfigError(
+                        f"two models have the name {name}; give one of them another name"
+                    )
                 self._by_name[name] = entry
 
     # -- names ----------------------------------------------------------------------------------
@@ -348,9 +349,7 @@ class ModelPool:
     async def _unload(self, entry: PooledModel) -> None:
         began = self._clock.time()
         await self._stop(entry)
-        log.info(
-            "the model %s is out of memory after %.1f s", entry.name, self._clock.time() - began
-        )
+        log.info("the model %s was unloaded in %.1f s", entry.name, self._clock.time() - began)
         self._end(entry)
 
     async def _stop(self, entry: PooledModel) -> None:

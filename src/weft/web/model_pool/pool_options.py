@@ -18,9 +18,9 @@ class PoolOptions:
     models: Annotated[
         str | None,
         Flag(
-            'Models with settings of their own, as JSON: {"NAME": {"model": MODEL, "quantization": "int8", '
-            '"pinned": true, "idle": "10m"}}; in a file a table for each. Settings are flags of --help=Model, Memory, '
-            "Scheduling and API.",
+            'Models with their own settings, as JSON: {"NAME": {"model": MODEL, "quantization": "int8", "pinned": '
+            'true, "idle": "10m"}}; in a configuration file, one table for each model. Settings are flags of '
+            "--help=Model, Memory, Scheduling and API.",
             _GROUP,
             is_json=True,
         ),
@@ -32,8 +32,8 @@ class PoolOptions:
     models_memory: Annotated[
         int | None,
         Flag(
-            "Memory of all models together, such as 12GiB; models that do not fit make room for each other. Default: "
-            "80 % of the free memory.",
+            "Maximum memory of all loaded models together, such as 12GiB. Models are unloaded to make room for "
+            "others. Default: 80 % of the free memory.",
             _GROUP,
             is_size=True,
         ),
@@ -49,7 +49,7 @@ class PoolOptions:
     models_min_stay: Annotated[
         float,
         Flag(
-            "Time that a model stays in memory at least, however many requests wait for others.",
+            "Minimum time that a model stays in memory, even while requests wait for other models.",
             _GROUP,
             is_duration=True,
         ),

@@ -11,17 +11,25 @@ from weft.web.model_pool.pooled_model import ModelState, PooledModel
 
 NAME = "weft:model"
 LABEL = "model_name"
-STATES = ("state", "1 for the state of the model.")
+STATES = ("state", "State of the model: 1 for the current state, 0 for the others.")
 # Name, meaning, and the attribute of the model that has the value.
 GAUGES = (
-    ("memory_bytes", "Memory of the model, or promised to it.", "reserved_bytes"),
-    ("requests", "Requests that have the model.", "num_users"),
-    ("requests_waiting", "Requests that wait until the model is in memory.", "num_waiters"),
-    ("load_seconds", "Time of the last start, with its wait for memory.", "load_s"),
+    (
+        "memory_bytes",
+        "Bytes of memory that are used by the model or reserved for it.",
+        "reserved_bytes",
+    ),
+    ("requests", "Number of requests that use the model.", "num_users"),
+    ("requests_waiting", "Number of requests that wait for the model to load.", "num_waiters"),
+    ("load_seconds", "Seconds that the last start took, including the wait for memory.", "load_s"),
 )
 COUNTERS = (
-    ("loads", "Starts of the model.", "num_loads"),
-    ("failures", "Failed starts, and ends of the engine by itself.", "num_failures"),
+    ("loads", "Number of starts of the model.", "num_loads"),
+    (
+        "failures",
+        "Number of failed starts, and of engines that ended unexpectedly.",
+        "num_failures",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from weft.web.speech.answer import answer_speech
 def _admit(served: Served) -> None:
     if served.client.model_config.speech is None:
         raise Unsupported(
-            "speech to text is not supported by this model: it needs one that transcribes, such as Whisper"
+            "speech to text is not supported by this model: choose a model that transcribes, such as Whisper"
         )
 
 

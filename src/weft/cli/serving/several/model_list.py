@@ -129,7 +129,7 @@ def _read_flags(settings: Mapping[str, Any]) -> dict[str, Any]:
         if flag not in allowed:
             near = nearest_flag(flag, allowed)
             hint = f"; did you mean {near}?" if near else ""
-            raise ConfigError(f"{key} is no setting of a model{hint}")
+            raise ConfigError(f"{key} is not a setting of a model{hint}")
         words += _words(flag, value)
     return _parsed(words)
 

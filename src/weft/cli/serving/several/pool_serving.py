@@ -171,7 +171,8 @@ class PoolServing(Serving):
             memory_bytes = int(free_bytes * DEFAULT_MEMORY_SHARE)
         elif memory_bytes > free_bytes:
             raise ConfigError(
-                f"--models-memory is {format_bytes(memory_bytes)}, but {format_bytes(free_bytes)} of memory are free"
+                f"--models-memory is {format_bytes(memory_bytes)}, but only {format_bytes(free_bytes)} of memory are "
+                "free"
             )
         return PoolLimits(
             memory_bytes=memory_bytes,
