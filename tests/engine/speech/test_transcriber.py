@@ -9,9 +9,12 @@ import pytest
 from tests.contract.engines import resolved
 from tests.doubles.whisper import CLIP_S, sound, write_whisper
 from weft.core.errors import BadRequest, ConfigError, Unsupported
+from weft.core.values.media import Owner
 from weft.core.values.speech import Speech, SpeechTask
 from weft.core.values.types import OutputKind, RequestOptions, SamplingParams
 from weft.engine.clients.local_client import LocalClient
+from weft.engine.step import step_forward
+from weft.engine.step.tower_step import compute_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FIRST_TIMESTAMP_ID = 364
@@ -50,10 +53,10 @@ def params(**changes):
     )
 
 
-async def hear(client, data, changes=None, request_id="r", **speech):
+async def hear(client, data, changes=None, request_id="r", owner=None, **speech):
     """Clips of a recording."""
     speech = Speech(**{"task": SpeechTask.TRANSCRIBE, "data": data, "language": "en", **speech})
-    options = RequestOptions(request_id=request_id)
+    options = RequestOptions(request_id=request_id, media_owner=owner)
     async with aclosing(client.run_speech(speech, params(**changes or {}), options)) as clips:
         return [clip async for clip in clips]
 
@@ -141,15 +144,38 @@ async def test_the_reference_hears_the_same(checkpoint, client):
         await other.wait_closed()
 
 
-async def test_a_sound_is_encoded_once(client):
+@pytest.fixture
+def encoded(monkeypatch) -> list[str]:
+    """Hashes of the windows that the encoder computes."""
+    hashes: list[str] = []
+
+    def compute(runner, outputs, config):
+        hashes.extend(output.item.hash for output in outputs)
+        compute_outputs(runner, outputs, config)
+
+    monkeypatch.setattr(step_forward, "compute_outputs", compute)
+    return hashes
+
+
+async def test_a_sound_is_encoded_once(client, encoded):
     """Requests of one window find its keys and values in the cache, and so does the same recording later."""
-    await hear(client, sound(1.0))
-    [load] = await client.get_loads()
+    first = await hear(client, sound(1.0))
     outputs = client.vllm_config.sounds_config
     assert outputs.memory_bytes == 2 * 2 * 112 * 64 * 4  # layers, keys and values, rows, hidden
-    first = await hear(client, sound(1.0))
+    assert len(encoded) == 1
     assert contents(first) == contents(await hear(client, sound(1.0)))
-    assert load.num_running == 0
+    assert len(encoded) == 1
+
+
+async def test_a_tenant_apart_finds_no_sound_of_another(client, encoded):
+    """Otherwise the time of an answer would say whether another tenant had sent the same recording."""
+    apart = [Owner(tenant=name, is_apart=True) for name in "ab"]
+    counts = []
+    for owner in (None, Owner(tenant="a"), *apart):
+        heard = [await hear(client, sound(1.0), owner=owner) for _ in range(2)]
+        assert contents(heard[0]) == contents(heard[1])
+        counts.append(len(encoded))
+    assert counts == [1, 1, 2, 3]
 
 
 async def test_a_reader_that_leaves_ends_the_request(client):

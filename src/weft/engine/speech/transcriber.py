@@ -17,6 +17,7 @@ import msgspec
 
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, Unavailable
+from weft.core.values.media import Owner, media_salt
 from weft.core.values.pictures import PlacedItem, SoundsConfig
 from weft.core.values.prompts import TokensPrompt
 from weft.core.values.speech import ClipOutput, Recording, Speech
@@ -138,7 +139,7 @@ class Transcriber:
 
     async def _hear(self, listening: _Listening, piece: Wave) -> Transcript:
         """Returns the best answer for a window."""
-        item = await asyncio.to_thread(self._item, piece)
+        item = await asyncio.to_thread(self._item, piece, listening.options.media_owner)
         no_speech_prob = await self._probe(listening, item)
         given = listening.params.temperature
         transcript = None
@@ -149,13 +150,14 @@ class Transcriber:
         assert transcript is not None
         return transcript
 
-    def _item(self, piece: Wave) -> PlacedItem:
+    def _item(self, piece: Wave, owner: Owner | None) -> PlacedItem:
         columns = log_mel(piece, self._config.num_mels, self._config.num_columns).tobytes()
+        salt = media_salt(owner, cache_salt=None) or ""
         return PlacedItem(
             start=0,
             num_tokens=_EVERY_TOKEN,
             modality="audio",
-            hash=hashlib.sha256(columns).hexdigest(),
+            hash=hashlib.sha256(salt.encode() + columns).hexdigest(),
             runs=[],
             tiles=[],
             columns=columns,
