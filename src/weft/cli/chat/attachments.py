@@ -17,7 +17,7 @@ def read_picture(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise BadRequest("image", f"a picture may have {_MAX_BYTES >> 20} MiB")
+        raise BadRequest("image", f"a picture may have at most {_MAX_BYTES >> 20} MiB")
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}

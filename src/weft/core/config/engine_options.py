@@ -361,8 +361,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mm_processor_cache_gb: Annotated[
         float,
         Flag(
-            "GiB of memory for prepared pictures in each server process, and as many in each engine for outputs of "
-            "the vision tower; 0 keeps none.",
+            "GiB of memory for prepared pictures in each server process, and as many in each engine for encoder "
+            "outputs of pictures and recordings; 0 keeps none.",
             "Model",
         ),
     ] = 0.5

@@ -106,8 +106,13 @@ SERIES: Final = (
     ),
     _counter("prefix_cache_queries", "Prefix cache queries, in tokens."),
     _counter("prefix_cache_hits", "Prefix cache hits, in tokens."),
-    _counter("mm_cache_queries", "Lookups of outputs of the vision tower, in pictures."),
-    _counter("mm_cache_hits", "Pictures whose output of the vision tower was cached."),
+    _counter(
+        "mm_cache_queries",
+        "Lookups in the cache of encoder outputs: pictures, and windows of recordings.",
+    ),
+    _counter(
+        "mm_cache_hits", "Pictures, and windows of recordings, whose encoder output was cached."
+    ),
     _counter(
         "expert_load_tokens",
         "Expert load: tokens summed over steps and layers, for the mean expert and for the busiest one (max). "

@@ -73,7 +73,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     tokens of a sequence, each with the number of sequences that had this interval. `total_accepted_at[i]` counts the
     drafts whose token `i` was accepted. `total_expert_load` are numbers of tokens, summed over steps and layers since
     the weights were loaded: the mean over all experts, and the number of the busiest expert. `total_item_lookups` and
-    `total_item_hits` count the pictures whose output of the vision tower was looked up, and found, in the cache.
+    `total_item_hits` count the pictures, and windows of recordings, whose encoder output was looked up and found in
+    the cache.
     """
 
     num_computed_tokens: int = 0

@@ -102,7 +102,7 @@ class ResetPrefixCache(_Call, frozen=True, tag=True):
 
 
 class ResetTowerOutputs(_Call, frozen=True, tag=True):
-    """Drops cached outputs of the vision tower."""
+    """Drops cached encoder outputs of pictures and recordings."""
 
 
 class StartProfile(_Call, frozen=True, tag=True, kw_only=True):

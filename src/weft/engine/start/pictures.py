@@ -54,7 +54,7 @@ def _of_pictures(flag: str, card: ModelCard) -> ConfigError:
 
 
 def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
-    """Returns the memory in bytes for cached outputs of the vision tower in an engine."""
+    """Returns the memory in bytes for cached encoder outputs in an engine."""
     size = options.mm_processor_cache_gb
     if not 0 <= size <= _MAX_CACHE_GB:
         raise ConfigError(
@@ -65,7 +65,7 @@ def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
 
 
 def tower_memory(options: EngineOptions, card: ModelCard) -> dict[str, int]:
-    """Returns the memory in bytes for cached outputs of the vision tower, by its name in error messages."""
+    """Returns the memory in bytes for cached encoder outputs, by its name in error messages."""
     num_bytes = _output_bytes(options, card)
     return {"outputs of the tower": num_bytes} if num_bytes else {}
 
