@@ -1,7 +1,7 @@
 """Opens a Hugging Face directory as a `Checkpoint`: reads and checks configs, tokenizer and tensor headers."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from weft.model.families.encoder_families import (
     read_head,
 )
 from weft.model.families.mtp import has_mtp, mtp_names, mtp_spec
-from weft.model.families.tower import TowerRow
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.files.checkpoint import Checkpoint, TokenizerPart
-from weft.model.files.layout import decoder_layout, encoder_layout
+from weft.model.files.family_tensors import match_decoder, match_encoder
+from weft.model.files.layout import decoder_layout
 from weft.model.files.match import Matched, match_tensors
-from weft.model.files.safetensors_files import StoredTensor, find_tensors
+from weft.model.files.safetensors_files import find_tensors
 from weft.model.files.sound_settings import read_sound_card
 from weft.model.files.tensor_plan import TensorPlan
 from weft.model.files.tower_layout import tower_layout
@@ -43,17 +43,10 @@ from weft.model.pooling import (
     read_labels,
     read_scale,
 )
-from weft.model.quantized.config import read_quantization, stored_method, with_quantization
+from weft.model.quantized.config import stored_method, with_quantization
 from weft.model.spec import ModelSpec
 from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
-
-# Tensors that old versions of transformers saved; Weft computes them from the config.
-_NESTED_HEAD = "language_model.lm_head"  # in families with vision, in some of their checkpoints
-_NUM_MTP = "num_nextn_predict_layers"
-_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
-# Names of norm weights in the first releases of BERT.
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +167,7 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
             f"{path}: {config.architectures[0]} can be served only for speech, and the tensors of its encoder "
             "are missing"
         )
-    matched = _match_decoder(path, config, spec, pooling, stored)
+    matched = match_decoder(path, config, spec, pooling, stored)
     return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
 
 
@@ -207,7 +200,7 @@ def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Source:
     head = read_head(config, spec)
     embedding = read_embedding(path, config.fields, spec.hidden_size, PoolingKind.CLS)
     pooling = embedding if head is None else replace(embedding, head=head)
-    return _Source(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
+    return _Source(config, spec, pooling, match_encoder(path, config, spec, pooling), None)
 
 
 def read_part(
@@ -320,82 +313,3 @@ def _adapter_bytes(spec: ModelSpec, layout: tuple[TensorPlan, ...]) -> AdapterBy
     if spec.tied_head:
         size += spec.vocab_size + spec.hidden_size  # of the head
     return AdapterBytes((size * BYTES_PER_ELEMENT["float32"], 0, 0), 16)
-
-
-def _match_decoder(
-    path: Path,
-    config: ModelConfigFile,
-    spec: ModelSpec,
-    pooling: PoolingSpec | None,
-    stored: Mapping[str, StoredTensor],
-) -> Matched:
-    quantized = read_quantization(
-        config.fields
-    )  # read first: the quantization may explain unusual types in the files
-    family = config.family
-    # Tensor names of a model that was saved without its head have no prefix.
-    known = family.prefixes if spec.has_head else (*family.prefixes, "")
-    embed = family.names.names["embed"]
-    prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
-    names = family.names
-    if f"{_NESTED_HEAD}.weight" in stored:
-        names = replace(names, head=_NESTED_HEAD)
-    layout = decoder_layout(spec, names, prefix=(prefixes or list(known))[0])
-    if pooling is not None and pooling.head is not None:
-        hidden, labels = spec.hidden_size, len(pooling.head.labels)
-        layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
-    if spec.tower is not None and family.tower is not None:
-        layout += tower_layout(spec.tower, family.tower, stored)
-    is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
-    ignored = (
-        *family.ignored_tensors,
-        *_ignored_of_tower(family.tower, spec),
-        *(("lm_head.", f"{_NESTED_HEAD}.") if is_headless else ()),
-        *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
-    )
-    return match_tensors(
-        path,
-        layout,
-        stored,
-        lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
-        quantized=quantized,
-    )
-
-
-def _ignored_of_tower(row: TowerRow | None, spec: ModelSpec) -> tuple[str, ...]:
-    """Returns the name prefixes of a tower's unused tensors: all of its tensors if the spec has no tower."""
-    if row is None:
-        return ()
-    return (
-        row.leads if spec.tower is None else tuple(p + i for p in row.prefixes for i in row.ignored)
-    )
-
-
-def _drafting_layers(
-    fields: Fields, layer: str, num_layers: int, prefixes: Collection[str]
-) -> tuple[str, ...]:
-    """Returns the name prefixes of layers for multi-token prediction, which follow the last layer and are not used
-    here.
-    """
-    numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
-    return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
-
-
-def _match_encoder(
-    path: Path, config: EncoderConfig, spec: ModelSpec, pooling: PoolingSpec
-) -> Matched:
-    stored = {_usual(name): tensor for name, tensor in find_tensors(path).items()}
-    family = config.family
-    layout = encoder_layout(
-        config.model_type, family.names, family.prefix, spec, pooling.head, stored.keys()
-    )
-    return match_tensors(
-        path, layout.plans, stored, lambda source: source.startswith(layout.ignored)
-    )
-
-
-def _usual(name: str) -> str:
-    for old, new in _OLD_NAMES.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
