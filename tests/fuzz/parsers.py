@@ -4,10 +4,13 @@ import asyncio
 import base64
 import io
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +45,7 @@ from weft.epp.request.reading import read
 from weft.epp.request.values import Refused
 from weft.epp.server.stream import ProtocolError
 from weft.media.pictures import check_pictures, decode_picture
+from weft.media.sounds.recordings import decode_sound
 from weft.model.files.safetensors_files import read_header as read_safetensors
 from weft.model.gguf.header import read_header as read_gguf
 from weft.model.tokenizers.tokenizer import read_tokenizer
@@ -320,6 +324,7 @@ def _of_callers() -> dict[str, Parser]:
     )
     return {
         "images": Parser(_pictures(), _check_image),
+        "recordings": Parser(_recordings(), decode_sound),
         "grpc generate": Parser((full.SerializeToString(),), _to_generation),
         "form": Parser((_FORM,), _read_form),
         "prompt embeds": Parser(_embeds(), _read_embeds),
@@ -340,6 +345,29 @@ def _pictures() -> tuple[bytes, ...]:
 def _check_image(data: bytes) -> None:
     check_pictures(Media(items=[MediaItem(modality="image", data=data)]), 10_000)
     decode_picture(data)
+
+
+def _recordings() -> tuple[bytes, ...]:
+    """WAV files of several kinds of samples, and one of each format that soundfile decodes."""
+    wave = np.sin(np.arange(400, dtype=np.float32))
+    made = [
+        _wav(bits, kind) for bits, kind in ((8, 1), (16, 1), (24, 1), (32, 1), (32, 3), (64, 3))
+    ]
+    if find_spec("soundfile") is not None:
+        library: Any = import_module("soundfile")
+        for kind in ("FLAC", "OGG", "MP3"):
+            target = io.BytesIO()
+            library.write(target, wave, 16_000, format=kind)
+            made.append(target.getvalue())
+    return tuple(made)
+
+
+def _wav(bits: int, kind: int) -> bytes:
+    frame = 2 * bits // 8
+    form = struct.pack("<HHIIHH", kind, 2, 8_000, 8_000 * frame, frame, bits)
+    chunks = b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", 40 * frame) + bytes(40 * frame)
+    return b"RIFF" + struct.pack("<I", len(chunks) + 4) + b"WAVE" + chunks
 
 
 def _to_generation(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import wave as waves
 from contextlib import suppress
 
@@ -86,6 +87,17 @@ def test_resampling_is_that_of_a_filter_in_double_precision():
     np.testing.assert_allclose(there, back, atol=1e-5)  # ten milliseconds later, the same
 
 
+@pytest.mark.parametrize("rate", [1001, 1999, 4001, 7993, 44_101])
+def test_unusual_rates_need_little_memory(rate):
+    """A short recording may state any rate. The filters for it are bounded, and so is the error of its length."""
+    tracemalloc.start()
+    made = resample(np.zeros(rate, np.float32), rate, RATE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert abs(len(made) - RATE) <= RATE // 1000
+    assert peak < 80e6
+
+
 def test_headers_of_other_writers_are_read():
     """Chunks of any name stand before the samples, and an extensible header names the format further behind."""
     samples = tone(RATE)
@@ -103,6 +115,13 @@ def test_headers_of_other_writers_are_read():
     other = data[:12] + b"fmt " + struct.pack("<I", len(extensible)) + extensible + data[36:]
     for one in (data, listed, other):
         np.testing.assert_allclose(decode_sound(one), samples, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("error")
+def test_floats_beyond_the_range_are_clipped():
+    """And so are those that are no numbers, without a warning in the server's log."""
+    made = decode_sound(wav([1e300, -1e300, np.inf, np.nan] * 100, kind="<f8"))
+    np.testing.assert_array_equal(made[:4], [1, -1, 1, 0])
 
 
 def test_a_file_that_ends_early_is_its_beginning():
@@ -128,6 +147,7 @@ def test_a_file_that_ends_early_is_its_beginning():
             "maximum allowed duration of 600 seconds",
         ),
         (wav(tone(RATE))[:30], "no samples"),
+        (b"RIFF\x00\x00\x00\x00WAVE" + b"none\0\0\0\0" * 1001 + wav([1])[12:], "no samples"),
     ],
     ids=[
         "empty",
@@ -139,6 +159,7 @@ def test_a_file_that_ends_early_is_its_beginning():
         "no channel",
         "seconds",
         "cut",
+        "chunks",
     ],
 )
 def test_what_is_no_recording_is_refused(data, words):

@@ -10,16 +10,19 @@ Wave = NDArray[np.float32]
 _CROSSINGS = 24  # of the sinc function, on either side of a sample
 _BETA = 9.0  # of the Kaiser window: about 90 dB of attenuation
 _PASSED = 0.94  # share of the lower rate's band that passes in full
-_MOST_STEPS = 1000  # a ratio of rates is rounded to a fraction with at most this denominator
-_BLOCK = 256  # minimum number of samples that a row of the product begins with
+_MOST_STEPS = 1000  # a ratio of rates is rounded to a fraction with no number above this: it bounds the matrix
+_BLOCK = 256  # minimum of a product's width, in samples of the higher rate
 
 
 def resample(wave: Wave, rate: int, new_rate: int) -> Wave:
     """Returns the wave at another rate. The result begins at the same time, and is as long, rounded up to a sample."""
     if rate == new_rate or not len(wave):
         return wave
-    ratio = Fraction(new_rate, rate).limit_denominator(_MOST_STEPS)
-    times = -(-_BLOCK // ratio.denominator)
+    if rate < new_rate:
+        ratio = 1 / Fraction(rate, new_rate).limit_denominator(_MOST_STEPS)
+    else:
+        ratio = Fraction(new_rate, rate).limit_denominator(_MOST_STEPS)
+    times = -(-_BLOCK // max(ratio.numerator, ratio.denominator))
     into, out = ratio.denominator * times, ratio.numerator * times
     matrix, reach = _filters(into, out, float(ratio))
     num_blocks = -(-len(wave) // into)

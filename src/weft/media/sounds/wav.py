@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_MAX_CHUNKS = 1000  # before the samples: a file of many empty chunks would take seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ def read_header(data: bytes) -> WavHeader:
     A file may be shorter than its header says, as it is if its end has been cut off, or if it was written to a pipe.
     """
     at, form = 12, b""
-    while at + 8 <= len(data):
+    for _ in range(_MAX_CHUNKS):
+        if at + 8 > len(data):
+            break
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8
         if name == b"fmt ":
