@@ -150,3 +150,17 @@ def test_an_environment_that_cannot_be_followed_is_refused(
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=message):
         open_tracer("weft", NOWHERE)
+
+
+@pytest.mark.parametrize(("value", "is_latest"), [
+    ("", False), ("http/dup", False), ("gen_ai", False), ("gen_ai_latest_experimental", True),
+    ("http, gen_ai_latest_experimental ,database", True),
+])  # fmt: skip
+async def test_the_environment_chooses_the_names_of_attributes(
+    value: str, is_latest: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """OTEL_SEMCONV_STABILITY_OPT_IN is a list for all kinds of spans: only the word for generative AI counts."""
+    monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", value)
+    tracer = opened(NOWHERE)
+    assert tracer.uses_latest_names is is_latest
+    await asyncio.to_thread(tracer.close)

@@ -32,6 +32,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from weft.core.errors import ConfigError
+from weft.core.observe.genai_names import are_latest_requested
 from weft.core.observe.tracing import Parent, Span, SpanKind, Tracer
 
 log = logging.getLogger("weft.trace")
@@ -56,7 +57,7 @@ class OtlpTracer(Tracer):
     """
 
     def __init__(self, provider: TracerProvider, exporter: SpanExporter, max_queue: int) -> None:
-        super().__init__(self._is_sampled, self._take)
+        super().__init__(self._is_sampled, self._take, uses_latest_names=are_latest_requested())
         self._provider = provider
         self._resource = _OneResource(dict(provider.resource.attributes))
         self._exporter = _CountingExporter(exporter)

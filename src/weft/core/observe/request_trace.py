@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from weft.core.observe.genai_names import use_latest
 from weft.core.observe.stats import SequenceTimes
 from weft.core.observe.tracing import Span, SpanKind, Tracer
 from weft.core.values.types import FinishReason, Request
@@ -20,8 +21,16 @@ _FAILED: Final = (FinishReason.ABORT, FinishReason.ERROR)
 class RequestTrace:
     """Trace of one request in the engine. A trace ends once."""
 
-    def __init__(self, span: Span, request: Request, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        span: Span,
+        request: Request,
+        clock: Callable[[], float],
+        *,
+        uses_latest_names: bool = False,
+    ) -> None:
         self.engine_id = request.engine_id
+        self._uses_latest_names = uses_latest_names
         self._span = span
         self._request = request
         self._clock = clock
@@ -98,6 +107,8 @@ class RequestTrace:
         ):
             known = [value for value in values if value is not None]
             span.set(f"gen_ai.latency.{name}", max(known, default=None))
+        if self._uses_latest_names:
+            use_latest(span, request, self._times)
         span.end(self._ended_ns)
 
 
@@ -120,7 +131,9 @@ class RequestTraces:
         if not span.is_sampled:
             return None
         span.set("gen_ai.response.model", self._model)
-        trace = self._open[request.engine_id] = RequestTrace(span, request, self._clock)
+        trace = self._open[request.engine_id] = RequestTrace(
+            span, request, self._clock, uses_latest_names=self._tracer.uses_latest_names
+        )
         return trace
 
     def take(self, times: SequenceTimes) -> None:

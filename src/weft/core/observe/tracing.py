@@ -152,9 +152,15 @@ Sampler: TypeAlias = Callable[[str, int, Parent | None], bool]
 
 
 class Tracer:
-    """Begins spans, and passes ended spans to `export`, which never waits."""
+    """Begins spans, and passes ended spans to `export`, which never waits.
 
-    def __init__(self, samples: Sampler, export: Callable[[Span], None]) -> None:
+    With `uses_latest_names` the engine's spans have the current names of OpenTelemetry's conventions, not vLLM's.
+    """
+
+    def __init__(
+        self, samples: Sampler, export: Callable[[Span], None], *, uses_latest_names: bool = False
+    ) -> None:
+        self.uses_latest_names = uses_latest_names
         self._samples = samples
         self._export = export
         self._before_close: list[Callable[[], None]] = []
