@@ -12,11 +12,11 @@ from tests.engine.test_data_parallel import by_hand
 from tests.engine.test_front import HandClient
 from tests.engine.test_observing import ended_of, value_of
 from tests.model.checkpoints import write_checkpoint
+from weft.core.aio import failover
 from weft.core.aio.pauses import Pauses
 from weft.core.errors import ConfigError, EngineDead, GenerationError, Unavailable
 from weft.core.observe.metrics import Metrics
 from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
-from weft.engine.clients import failover
 from weft.engine.clients.data_parallel import DataParallelClient, start_engines
 from weft.engine.ipc.messages import Add
 

@@ -11,6 +11,7 @@ from tests.doubles.picture_runner import PictureRunner, pictures_config
 from tests.doubles.stepping import make_engine
 from tests.engine.test_lora import adapter
 from tests.engine.test_pictures import prompt_of
+from weft.core.aio.failover import resumed
 from weft.core.values.kv_transfer import GivenAnswer, Resumption
 from weft.core.values.types import (
     OutputKind,
@@ -20,7 +21,6 @@ from weft.core.values.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.engine.clients.failover import resumed
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.text.outputs import RequestStream
 

@@ -261,10 +261,12 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """The answers so far of a request whose engine was lost; None stands for an answer that has ended.
 
     `number` counts the engines that have ended while they ran the request. `num_losses` counts only those since any
-    answer last got a token.
+    answer last got a token. Only a server with this `fingerprint` may continue the request; empty means any engine of
+    the group.
     """
 
     answers: list[GivenAnswer | None]
+    fingerprint: str = ""
     number: int = 1
     num_losses: int = 1
 

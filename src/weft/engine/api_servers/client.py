@@ -14,6 +14,7 @@ from typing import Any, assert_never
 import msgspec
 import zmq
 
+from weft.core.aio.failover import nothing, run_on
 from weft.core.client import Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
@@ -62,7 +63,6 @@ from weft.engine.api_servers.messages import (
     State,
     ToServer,
 )
-from weft.engine.clients.failover import nothing, run_on
 from weft.engine.front.client import FrontClient
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable

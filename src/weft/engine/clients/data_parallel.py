@@ -13,6 +13,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from operator import attrgetter
 
+from weft.core.aio.failover import run_on
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import local_ranks
@@ -36,7 +37,6 @@ from weft.core.values.types import (
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_group import EngineGroup
 from weft.engine.clients.engine_rank import Nodes, Rank, launch_all
-from weft.engine.clients.failover import run_on
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import OnLoading, read_tokenizer
 from weft.engine.front.counted_stream import CountedStream, Ended

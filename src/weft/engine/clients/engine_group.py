@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import zip_longest
 
+from weft.core.aio.failover import Resuming
 from weft.core.aio.pauses import Pauses, keep
 from weft.core.aio.tasks import gather_all, gather_available
 from weft.core.checks.scalars import check_integer, check_number
@@ -25,7 +26,6 @@ from weft.core.observe.metrics import Metrics
 from weft.core.values.types import AllBlocksCleared, KvEvent
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
-from weft.engine.clients.failover import Resuming
 from weft.engine.clients.group_checks import OtherWeights, WeightsIdentity, check_room
 from weft.engine.clients.group_controls import GroupControls
 from weft.engine.clients.process_client import OnLoading, ProcessClient, launched
@@ -56,7 +56,7 @@ class EngineGroup:
         self.ranks = new_ranks(config, served_ranks(config))
         self.controls = GroupControls(self.engines, config.weight_transfer_config)
         self.feed = KvEventFeed()
-        self.resuming = Resuming(self.able, lambda: not self.is_closing)
+        self.resuming = Resuming(lambda request: self.able(), lambda: not self.is_closing)
         self._nodes: Nodes | None = None
         self._scaling: asyncio.Task[None] | None = None
         self._identity = WeightsIdentity()

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 from weft.core.config.engine import SchedulerConfig
 from weft.core.errors import EngineLost, Overloaded
 from weft.core.observe.observed import ObservedRequest
-from weft.core.values.kv_transfer import GivenAnswer
 from weft.core.values.types import (
     FinishReason,
     PoolingRequestOutput,
@@ -51,13 +50,6 @@ class Stream(Protocol[OutputT_co]):
 
     def abort(self) -> None:
         """Ends the request because the caller aborts it."""
-
-
-class ResumableStream(Stream[OutputT_co], Protocol[OutputT_co]):
-    """A stream whose request can go on at another engine."""
-
-    def hand_over(self) -> list[GivenAnswer | None]:
-        """Returns the answers so far; None for an answer that has ended."""
 
 
 class OpenRequest:

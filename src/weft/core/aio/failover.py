@@ -8,19 +8,31 @@ sequence; so the whole answer equals that of an undisturbed run, bit for bit.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from weft.core.errors import EngineDead, EngineLost
-from weft.core.values.kv_transfer import KEY, Resumption, remote_prompt
+from weft.core.values.kv_transfer import KEY, GivenAnswer, Resumption, remote_prompt
 from weft.core.values.types import Request, SamplingParams
-from weft.engine.front.open_requests import OutputT_co, ResumableStream
+
+OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 # Separates the engine's id of a request from the number of the resumption. Outputs of a lost engine that arrive late
 # have another id, and are ignored.
 _SEPARATOR = "+"
 # Maximum time for which a request waits for an engine.
 RESUME_S = 300.0
+
+
+class ResumableStream(Protocol[OutputT_co]):
+    """A stream whose request can continue at another engine."""
+
+    def hand_over(self) -> list[GivenAnswer | None]:
+        """Returns the answers so far; None for an answer that has ended."""
+
+    def pop(self) -> OutputT_co | None:
+        """Returns the new output for the caller; None if there is nothing to emit yet."""
 
 
 async def run_on(
@@ -52,6 +64,7 @@ def resumed(request: Request, stream: ResumableStream[OutputT_co]) -> Request:
         has_advanced = (now.num_open_answers, now.num_tokens) != state
         now = msgspec.structs.replace(
             now,
+            fingerprint=before.fingerprint,
             number=before.number + 1,
             num_losses=1 if has_advanced else before.num_losses + 1,
         )
@@ -76,14 +89,14 @@ def _without_remote_prompt(params: SamplingParams) -> SamplingParams:
 
 
 class Resuming:
-    """Belongs to a group of engines. `check` raises `EngineDead` if no engine is running; `may_wait` is False if none
-    will run again.
+    """Belongs to a group of engines. `check` raises `EngineDead` if no running engine can continue a request;
+    `may_wait` is False if none will run again.
 
     A request that was lost twice at the same place may be what ends the engines. Several such requests run one after
     the other, each until it advances: then only the request at fault is given up.
     """
 
-    def __init__(self, check: Callable[[], object], may_wait: Callable[[], bool]) -> None:
+    def __init__(self, check: Callable[[Request], object], may_wait: Callable[[], bool]) -> None:
         self._check = check
         self._may_wait = may_wait
         self._waiting: dict[asyncio.Future[bool], str] = {}  # with request ids; True: aborted
@@ -100,7 +113,7 @@ class Resuming:
                 async with asyncio.timeout_at(deadline):
                     is_aborted = await future
             except TimeoutError:
-                self._check()
+                self._check(request)
                 raise EngineDead(
                     f"no engine has continued the request for {RESUME_S:g} s"
                 ) from None
@@ -112,7 +125,7 @@ class Resuming:
 
     def _is_due(self, request: Request) -> bool:
         try:
-            self._check()
+            self._check(request)
         except EngineDead:
             if not self._may_wait():
                 raise
