@@ -1,10 +1,13 @@
 """`weft.LLM`: conversations, many prompts at once, and the bar beside them."""
 
+import base64
+import io
 import json
 import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import weft
 from tests.busy import PATIENCE_S
@@ -53,6 +56,56 @@ def test_tools_reach_the_template(tiny):
     assert "get_weather" in answer.prompt
     with pytest.raises(BadRequest, match="tokenize"):
         tiny.chat(HELLO, GREEDY, tokenize=False)
+
+
+def test_variables_of_the_template_are_given_as_in_vllm(tiny, tmp_path):
+    """In a dict or by name; a name that the template may not get is refused there too, and so is a format."""
+    write_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    template = "{{ mood }}:{% for message in messages %}{{ message.content }}{% endfor %}"
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"chat_template": template})
+    )
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    with weft.LLM(str(tmp_path)) as llm:
+        (answer,) = llm.chat(HELLO, GREEDY, chat_template_kwargs={"mood": "glad"})
+        assert answer.prompt == "glad:Hello!"
+        (answer,) = llm.chat(HELLO, GREEDY, chat_template_kwargs={"mood": "glad"}, mood="sad")
+        assert answer.prompt == "sad:Hello!"
+    with pytest.raises(BadRequest, match="tokenize"):
+        tiny.chat(HELLO, GREEDY, chat_template_kwargs={"tokenize": False})
+    with pytest.raises(Unsupported, match="chat_template_content_format"):
+        tiny.chat(HELLO, GREEDY, chat_template_content_format="openai")
+
+
+def test_pictures_need_a_model_that_reads_them(tiny):
+    """The error names the part, or the argument of the processor."""
+    picture = {"type": "image_pil", "image_pil": Image.new("RGB", (9, 9))}
+    with pytest.raises(BadRequest, match=r"image_pil"):
+        tiny.chat([{"role": "user", "content": [picture]}], GREEDY)
+    with pytest.raises(BadRequest, match="mm_processor_kwargs: this model reads text only"):
+        tiny.chat(HELLO, GREEDY, mm_processor_kwargs={"size": 3})
+
+
+def test_pictures_in_a_conversation():
+    """Pictures of Pillow and `data:` URLs are the same picture; each place is checked as a server checks it."""
+    red = Image.new("RGB", (96, 96), (220, 20, 20))
+    file = io.BytesIO()
+    red.save(file, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    ask = {"type": "text", "text": "What colour is the background?"}
+    first, second = (
+        [{"role": "user", "content": [part, ask]}]
+        for part in (
+            {"type": "image_pil", "image_pil": red},
+            {"type": "image_url", "image_url": {"url": url}},
+        )
+    )
+    with weft.LLM("embedded:tiny-vision") as llm:
+        answers = llm.chat([first, second], GREEDY, use_tqdm=False)
+        assert [answer.outputs[0].text.strip() for answer in answers] == ["Red."] * 2
+        with pytest.raises(BadRequest, match="image_pil must be a picture of Pillow"):
+            llm.chat([{"role": "user", "content": [{"type": "image_pil"}, ask]}], GREEDY)
 
 
 def test_a_model_without_a_template_does_not_chat(tmp_path):

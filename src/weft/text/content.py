@@ -2,7 +2,7 @@
 parts by this table.
 
 A new kind of part needs a struct here, a case in `to_wire`, and a row in the table of each API that accepts the part;
-an API without this row refuses the part. `weft.web.chat.media` reads media parts, for engines that accept media.
+an API without this row refuses the part. `weft.text.chat_media` reads media parts, for engines that accept media.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """Media of prompts in Python programs: `multi_modal_data`, `multi_modal_uuids` and `mm_processor_kwargs`."""
 
+import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ from weft.core.errors import BadRequest
 from weft.core.values.media import MODALITIES, Media, MediaItem, Modality
 
 DATA, UUIDS, KWARGS = "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs"
+_PICTURE = "image_pil"  # type and field of a content part
 # Modes that PNG files keep as they are; any other mode becomes RGB.
 _MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 
@@ -29,6 +31,28 @@ def read_media(given: Mapping[Any, Any]) -> Media | None:
     if not items and not kwargs:
         return None
     return Media(items=items, processor_kwargs=kwargs or None)
+
+
+def with_picture_urls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns chat messages with `data:` URLs instead of pictures of Pillow, which only Python programs can give."""
+    return [_with_urls(message) for message in messages]
+
+
+def _with_urls(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    return {**message, "content": [_with_url(part) for part in content]}
+
+
+def _with_url(part: Any) -> Any:
+    if not isinstance(part, Mapping) or part.get("type") != _PICTURE:
+        return part
+    file = _to_bytes("image", part.get(_PICTURE))
+    if file is None:
+        raise BadRequest(_PICTURE, f"{_PICTURE} must be a picture of Pillow")
+    url = f"data:image/png;base64,{base64.b64encode(file).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}, "uuid": part.get("uuid")}
 
 
 def _by_modality(given: Mapping[Any, Any], key: str) -> dict[str, list[Any]]:

@@ -18,6 +18,8 @@ from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.progress_bar import progress_bar
+from weft.core.values.media import PROCESSOR_KWARGS, Media
+from weft.core.values.prompts import Prompt, TextPart
 from weft.core.values.types import (
     LoRARequest,
     OutputKind,
@@ -35,6 +37,8 @@ from weft.engine.llm.llm_options import fit_options
 from weft.engine.llm.llm_tokenizer import LLMTokenizer
 from weft.engine.llm.metric_values import Metric, read_metrics
 from weft.model.open import Checkpoint
+from weft.text.chat_media import take_media
+from weft.text.media_data import with_picture_urls
 from weft.text.templates.chat import ChatTemplate, Message
 from weft.text.tokenizer import read_special_tokens
 
@@ -43,6 +47,7 @@ T = TypeVar("T")
 
 # Arguments of `ChatTemplate.render`; all other keyword arguments of `chat` are variables of the template.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+_CONTENT_FORMAT = "chat_template_content_format"  # of vLLM
 
 
 class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,20 +160,28 @@ class LLM:
         *,
         use_tqdm: bool = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
         """Returns the next message of each conversation. `messages` is one conversation, or a list of conversations.
 
         A conversation is a list of messages. `template` has the arguments of `ChatTemplate.render`: `tools`,
-        `documents`, `add_generation_prompt`, `continue_final_message`, and the model's own template variables.
+        `documents`, `add_generation_prompt`, `continue_final_message`, and the model's own template variables, which
+        may also be in `chat_template_kwargs`. Contents may have media parts in OpenAI's form, and pictures of Pillow
+        as `{"type": "image_pil", "image_pil": picture}`, if the model takes media.
         """
         if self._template is None:
             raise Unsupported("this model has no chat template; use generate")
+        if template.pop(_CONTENT_FORMAT, "auto") != "auto":
+            raise Unsupported(f"{_CONTENT_FORMAT}: the template decides; leave it out")
         own = {name: template.pop(name) for name in _RENDER_ARGUMENTS if name in template}
-        prompts = [
-            self._template.render(conversation, **own, template_kwargs=template)
-            for conversation in _as_chats(messages)
-        ]
+        variables = {**(chat_template_kwargs or {}), **template}
+        prompts: list[PromptType] = []
+        for conversation in _as_chats(messages):
+            bare, media = self._take_media(conversation, mm_processor_kwargs)
+            text = self._template.render(bare, **own, template_kwargs=variables)
+            prompts.append(text if media is None else Prompt(parts=(TextPart(text),), media=media))
         # The template writes the special tokens itself.
         as_written = {"add_special_tokens": False}
         return self.generate(
@@ -277,6 +290,17 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _take_media(
+        self, messages: Sequence[Message], processor_kwargs: Mapping[str, Any] | None
+    ) -> tuple[Sequence[Message], Media | None]:
+        if self._client.model_config.media is None:
+            if processor_kwargs:
+                raise BadRequest(
+                    PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS}: this model reads text only"
+                )
+            return messages, None
+        return take_media(with_picture_urls(messages), processor_kwargs)
 
     def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
         with progress_bar(len(work), is_wanted=has_bar) as advance:

@@ -14,11 +14,11 @@ from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.values.media import PROCESSOR_KWARGS, Media, MediaConfig
 from weft.core.values.prompts import EmbedsPart, Part, Prompt, TextPart
 from weft.core.values.types import PromptType, Request, RequestOptions, SamplingParams
+from weft.text.chat_media import take_media
 from weft.text.content import spelled_out
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
 from weft.text.templates.chat import ChatTemplate, RequestTemplates
 from weft.text.templates.render_processes import Rendering, RenderProcesses
-from weft.web.chat.media import take_media
 from weft.web.chat.tools import listed_tools, template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
