@@ -15,14 +15,18 @@ from tests.doubles.stepping import make_request
 from tests.doubles.transfers import computed_at
 from tests.engine.test_data_parallel import by_hand, leave, sent
 from tests.engine.test_elastic import elastic_by_hand
+from tests.engine.test_failover import Reader, asked, lose
 from tests.engine.test_front import HandClient
+from tests.engine.test_observing import ended_of
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, RateLimited, WeftError
+from weft.core.observe.metrics import Metrics
 from weft.core.operator_calls import CALLS, OperatorCalls
 from weft.core.values.kv_transfer import KEY, RemotePrompt
 from weft.core.values.types import (
     EngineLoad,
     FinishReason,
+    OutputKind,
     SamplingParams,
     SequenceOutput,
 )
@@ -271,6 +275,7 @@ async def counted():
 
 async def test_a_counted_request_is_over_when_all_its_answers_are(counted):
     """By the engine's word, or by a stop string that its reader has found."""
+    counted.is_confirmed = True
     counted.push(output("0.0/r", 5, 6))
     counted.end(0, FinishReason.STOP)
     assert counted.pop() is None
@@ -280,6 +285,94 @@ async def test_a_counted_request_is_over_when_all_its_answers_are(counted):
     assert counted.progress(0) == (2, FinishReason.STOP)
     assert counted.progress(1) == (1, FinishReason.LENGTH)
     assert counted.pop().is_aborted is False
+
+
+@asynccontextmanager
+async def reading(tmp_path, behind):
+    """An API server and its supervisor, whose engines the test plays: outputs arrive only where the test says."""
+    config = msgspec.structs.replace(behind.vllm_config, api_server_directory=str(tmp_path))
+
+    async def changed():
+        """Other API servers would learn of the call."""
+
+    ours, theirs = socket.socketpair()
+    server = AttachedServer(await Channel.open(ours, FromServer), behind, changed, None)
+    serving = asyncio.create_task(server.serve())
+    channel = await Channel.open(theirs, ToServer)
+    client = await ApiServerClient.open("0.0", channel, config, behind.renderer)
+    try:
+        yield client
+    finally:
+        client.shutdown()
+        await serving
+
+
+async def begun(client, engine):
+    """A request of an API server, and its id at the engine."""
+    deltas = msgspec.structs.replace(ENDLESS, output_kind=OutputKind.DELTA)
+    reader = Reader(client, deltas)
+    [request] = await asked(engine)
+    return reader, request.engine_id
+
+
+def receive(client, *outputs):
+    """The API server gets a step's outputs, which the supervisor counts separately."""
+    client._on_event(StepOutput(outputs=list(outputs), load=EngineLoad()))
+
+
+async def test_a_finish_that_is_lost_with_the_engine_is_reported(tmp_path):
+    """The supervisor has counted the last output, which the killed engine has not sent to the API server."""
+    engine = HandClient()
+    async with reading(tmp_path, engine) as client:
+        reader, engine_id = await begun(client, engine)
+        engine.say(engine_id, [70], finish_reason=FinishReason.STOP)
+        lose(engine)
+        with pytest.raises(EngineDead):
+            await reader.end()
+        assert engine.num_active_requests == 0
+
+
+async def test_a_request_whose_finish_is_lost_goes_on_at_another_engine(tmp_path):
+    """It goes on from the tokens that the API server has, not from those that the supervisor has counted."""
+    group, engines = await by_hand()
+    async with reading(tmp_path, group) as client:
+        reader, engine_id = await begun(client, engines[0])
+        engines[0].say(engine_id, [70])
+        receive(client, output(engine_id, 70))
+        engines[0].say(engine_id, [71], finish_reason=FinishReason.STOP)
+        lose(engines[0])
+        [rest] = await asked(engines[1])
+        assert rest.resumption.answers[0].token_ids == [70]
+        last = output(rest.engine_id, 71, finish_reason=FinishReason.STOP)
+        engines[1].say(rest.engine_id, [71], finish_reason=FinishReason.STOP)
+        receive(client, last)
+        await reader.end()
+        assert reader.token_ids == [70, 71]
+        await until(lambda: group.num_active_requests == 0)
+
+
+@pytest.mark.parametrize("is_reader_first", [False, True])
+async def test_a_finished_request_is_closed_once_both_processes_have_its_end(
+    tmp_path, is_reader_first
+):
+    """Whichever has it first: the engine gets no abort, and the metrics count one finished request."""
+    metrics = Metrics()
+    engine = HandClient(metrics)
+    async with reading(tmp_path, engine) as client:
+        reader, engine_id = await begun(client, engine)
+        last = output(engine_id, 70, finish_reason=FinishReason.STOP)
+        steps = [lambda: engine.say(engine_id, [70], finish_reason=FinishReason.STOP)]
+        steps.insert(0 if is_reader_first else 1, lambda: receive(client, last))
+        steps[0]()
+        if is_reader_first:
+            await reader.end()
+            await client.do_log_stats()  # the supervisor has read all earlier messages
+        assert engine.num_active_requests == 1
+        steps[1]()
+        await reader.end()
+        await until(lambda: engine.num_active_requests == 0)
+        assert [type(command) for command in engine.sent if isinstance(command, Abort)] == []
+        assert ended_of(metrics, engine.model_config.served_model_names[0]) == {"stop": 1}
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from weft.engine.api_servers.messages import (
     Collect,
     Collected,
     Family,
+    Finished,
     Forward,
     FromServer,
     Item,
@@ -147,6 +148,8 @@ class AttachedServer:
                 self._begin_request(message.request)
             case Abort():
                 self._abort(message)
+            case Finished():
+                self._client.confirm(message.engine_id)
             case ReleaseRemote():
                 self._client.release_remote(message.source)
             case Forward():
@@ -196,7 +199,7 @@ class AttachedServer:
                 self._client.end_answer(engine_id, message.index)
 
     async def _run(self, request: Request) -> None:
-        """Runs a request until it has ended.
+        """Runs a request until its reader has all outputs.
 
         Sends the API server only ends of answers that the engine's outputs do not show.
         """

@@ -3,12 +3,13 @@
 The calls are those of `weft.core.operator_calls`, and further calls about the state of the engines.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from weft.core.operator_calls import CALLS
+from weft.core.operator_calls import CALLS, OperatorCalls
+from weft.core.values.pictures import ItemPreparer
 from weft.core.values.types import EngineLoad
 
 ABORT, LOG_STATS = "abort", "do_log_stats"
@@ -38,6 +39,21 @@ ANSWERS: dict[str, Any] = {
     EXPOSE: bytes,
     **{name: call.answer for name, call in CALLS.items()},
 }
+
+
+class ForwardedCalls(OperatorCalls):
+    """Operator calls that an API server forwards to the supervisor, which answers them for all API servers."""
+
+    def __init__(
+        self, forward: Callable[..., Awaitable[Any]], pictures: ItemPreparer | None
+    ) -> None:
+        self._forward = forward
+        self._pictures = pictures
+
+    async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "reset_mm_cache" and self._pictures is not None:
+            self._pictures.clear()  # each API server prepares pictures itself
+        return await self._forward(name, *arguments, **named)
 
 
 def plain(argument: Any) -> Any:

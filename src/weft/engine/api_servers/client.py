@@ -6,7 +6,7 @@ from the engines, so that each output costs time only in the API server that rea
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
@@ -21,9 +21,7 @@ from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
-from weft.core.operator_calls import OperatorCalls
 from weft.core.values.controls import SERVER_HUNG_S
-from weft.core.values.pictures import ItemPreparer
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
@@ -40,6 +38,7 @@ from weft.engine.api_servers.calls import (
     GET_LOADS,
     LOG_STATS,
     SUBSCRIBE,
+    ForwardedCalls,
     Health,
     Loads,
     plain,
@@ -55,6 +54,7 @@ from weft.engine.api_servers.messages import (
     Drain,
     EnginesStopped,
     Family,
+    Finished,
     Forward,
     Item,
     Open,
@@ -99,21 +99,6 @@ class _Adapters(LoraTable):
         return None
 
 
-class _ForwardedCalls(OperatorCalls):
-    """Operator calls that an API server forwards to the supervisor, which answers them for all API servers."""
-
-    def __init__(
-        self, forward: Callable[..., Awaitable[Any]], pictures: ItemPreparer | None
-    ) -> None:
-        self._forward = forward
-        self._pictures = pictures
-
-    async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "reset_mm_cache" and self._pictures is not None:
-            self._pictures.clear()  # each API server prepares pictures itself
-        return await self._forward(name, *arguments, **named)
-
-
 class ApiServerClient(FrontClient):
     """Client of one API server. Made by `open`, inside a running event loop.
 
@@ -133,8 +118,9 @@ class ApiServerClient(FrontClient):
         self._ready.set_result(None)  # the engines were ready before this process started
         self._name = name
         self._channel = channel
+        self._requests.on_finished = lambda engine_id: channel.send(Finished(engine_id))
         self._collect = collect
-        self.controls = _ForwardedCalls(self.forward, self._pictures)
+        self.controls = ForwardedCalls(self.forward, self._pictures)
         self._call_ids = itertools.count()
         self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}

@@ -12,6 +12,12 @@ from weft.engine.ipc.messages import Abort, Add, ReleaseRemote
 # -- from an API server ---------------------------------------------------------------------------
 
 
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """The API server has all outputs of a request."""
+
+    engine_id: str
+
+
 class Forward(msgspec.Struct, frozen=True, tag=True):
     """A call of `EngineClient` for all engines.
 
@@ -63,7 +69,16 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True):
 
 
 FromServer = (
-    Add | Abort | ReleaseRemote | Forward | Cancel | Prepared | Opened | Collected | Acknowledged
+    Add
+    | Abort
+    | Finished
+    | ReleaseRemote
+    | Forward
+    | Cancel
+    | Prepared
+    | Opened
+    | Collected
+    | Acknowledged
 )
 
 # -- to an API server -----------------------------------------------------------------------------

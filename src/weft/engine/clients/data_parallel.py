@@ -145,6 +145,10 @@ class DataParallelClient(EngineClient):
         for client in self._group.clients():
             client.end_answer(engine_id, index)
 
+    def confirm(self, engine_id: str) -> None:
+        for client in self._group.clients():
+            client.confirm(engine_id)
+
     def release_remote(self, source: RemotePrompt) -> None:
         """Releases KV blocks that another engine lends for a request that reaches no engine of this client.
 

@@ -161,7 +161,7 @@ class FrontClient(EngineClient):
         return self._requests.run(request, PoolingStream(request))
 
     def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
-        """Runs a request whose outputs another process reads; yields only its end."""
+        """Runs a request whose outputs another process reads; yields only its end, after `confirm`."""
         return self._requests.run(request, CountedStream(request))
 
     def run_part(
@@ -179,6 +179,10 @@ class FrontClient(EngineClient):
     def end_answer(self, engine_id: str, index: int) -> None:
         """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
         self._requests.end_answer(engine_id, index)
+
+    def confirm(self, engine_id: str) -> None:
+        """Notes that the reader, in another process, has all outputs of a request. No-op if the request has ended."""
+        self._requests.confirm(engine_id)
 
     def run_speech(
         self, speech: Speech, params: SamplingParams, options: RequestOptions

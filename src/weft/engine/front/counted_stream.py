@@ -18,7 +18,11 @@ class Ended:
 
 
 class CountedStream:
-    """A `Stream` that counts tokens and builds no outputs, because another process reads the request's outputs."""
+    """A `Stream` that counts tokens and builds no outputs, because another process reads the request's outputs.
+
+    The request is finished when that process has confirmed that it has all outputs. Until then, the engine's death may
+    have lost the last outputs on their way to that process.
+    """
 
     def __init__(self, request: Request) -> None:
         self._num_tokens = [0] * request.params.n
@@ -26,6 +30,7 @@ class CountedStream:
         if request.resumption is not None:
             self._take_given(request.resumption)
         self._is_aborted = False
+        self.is_confirmed = False
         self.error: str | None = None
 
     def _take_given(self, resumption: Resumption) -> None:
@@ -44,7 +49,7 @@ class CountedStream:
     @property
     def is_finished(self) -> bool:
         """True if no more output will come."""
-        return self._is_aborted or all(self._reasons)
+        return self._is_aborted or (self.is_confirmed and all(self._reasons))
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """Returns the number of tokens of an answer, and its finish reason."""

@@ -54,6 +54,7 @@ class RequestRunner:
         model = config.model_config
         self._grammars = GrammarChecker(tokenizer, model.vocab_size, model.eos_token_ids)
         self.open = OpenRequests(config.scheduler_config)
+        self.on_finished: Callable[[str], object] = lambda engine_id: None
         self._pace = Pace(config.stream_interval_ms / 1e3, self._loop)
         self._sessions: set[Session] = set()
         self._stop_at: float | None = None  # deadline of a shutdown whose `Stop` is not sent yet
@@ -148,7 +149,9 @@ class RequestRunner:
         self._stop_once_sent()
         if not opened.is_sent:
             self._release_remote(opened.request.params)
-        elif not opened.stream.is_finished:
+        elif opened.stream.is_finished:
+            self.on_finished(opened.request.engine_id)
+        else:
             self._abort_in_engine([opened.request.engine_id])
 
     def _release_remote(self, params: SamplingParams) -> None:
@@ -236,6 +239,14 @@ class RequestRunner:
             opened.observed.take(index, *opened.stream.progress(index))
         if opened.stream.is_finished:
             self._pace.wake_now(opened)
+
+    def confirm(self, engine_id: str) -> None:
+        """Notes that the reader, in another process, has all outputs of a request. No-op if the request has ended."""
+        opened = self.open.get(engine_id)
+        if opened is not None and isinstance(opened.stream, CountedStream):
+            opened.stream.is_confirmed = True
+            if opened.stream.is_finished:
+                self._pace.wake_now(opened)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Aborts requests and sessions by the ids that callers gave."""
