@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.cli.arguments.sizes import parse_size
+from weft.core.config.quantity import parse_size
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from PIL import Image
 
 import weft
@@ -116,6 +117,39 @@ def test_a_model_without_a_template_does_not_chat(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with weft.LLM(str(tmp_path)) as llm, pytest.raises(Unsupported, match="gener"):
         llm.chat(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "kv_cache_bytes",
+            "xMiB",
+            '"xMiB" is not a size; write a number such as 4096, 32k, 32K or',
+        ),
+        ("max_model_len", 1.5, "must be a whole number or None, got 1.5"),
+        ("max_num_batched_tokens", 1.5, "must be a whole number or one of 'auto' or None, got 1.5"),
+        ("max_num_seqs", "8", "must be a whole number or None, got '8'"),
+        ("enable_lora", "yes", "must be True or False, got 'yes'"),
+        ("dtype", "float33", "must be one of 'auto', 'float32', 'bfloat16', 'float16', got"),
+        ("allowed_media_domains", "a.b", "must be a list of strings or None, got 'a.b'"),
+        ("hf_overrides", [], "must be a dict or a JSON text, got []"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name, value, words):
+    """The error has the option's name, and what it allows."""
+    with pytest.raises(BadRequest) as caught:
+        weft.LLM(**{name: value})
+    assert caught.value.parameter == name
+    assert str(caught.value).startswith(name)
+    assert words in str(caught.value)
+
+
+def test_sizes_are_written_as_on_the_command_line():
+    """Beside plain numbers; a type of torch is its name."""
+    with weft.LLM(SMALL, kv_cache_bytes="1MiB", max_model_len="1k", dtype=torch.bfloat16) as llm:
+        assert llm._client.model_config.max_model_len == 1000
+        assert llm._client.model_config.dtype == "bfloat16"
 
 
 def test_more_prompts_than_a_server_would_queue():

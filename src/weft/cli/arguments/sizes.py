@@ -1,4 +1,4 @@
-"""Numbers in human form: "32k" tokens, "4GiB". Lower-case units are powers of 1000, upper-case ones of 1024."""
+"""Converters of flags' values: sizes such as "32k" and "4GiB", counts, and durations."""
 
 import re
 from collections.abc import Sequence
@@ -6,30 +6,7 @@ from typing import Any, get_args
 
 from cyclopts import Token
 
-from weft.core.config.quantity import parse_duration_s
-
-_PATTERN = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?B)?")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(text: str) -> int:
-    """Returns the whole number that `text` denotes.
-
-    "32k" is 32,000 and "32K" 32,768; with a unit, "4GB" is 4e9 and "4GiB" is 4 * 2**30. Raises `ValueError` that lists
-    the allowed forms.
-    """
-    match = _PATTERN.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f'"{text}" is not a size; write a number such as 4096, 32k, 32K or 4GiB')
-    number, step, unit = match.groups()
-    if unit is None:
-        base = 1024 if step.isupper() else 1000
-    else:
-        base = 1024 if unit == "iB" else 1000
-    value = float(number) * base ** _POWERS[step.lower()]
-    if not value.is_integer():
-        raise ValueError(f'"{text}" is not a whole number')
-    return int(value)
+from weft.core.config.quantity import parse_duration_s, parse_size
 
 
 def parse_count(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Parses Kubernetes quantities ("1Gi", "500m") and Go durations ("1m30s") in configuration files."""
+"""Parses Kubernetes quantities ("1Gi", "500m"), Go durations ("1m30s"), and sizes of flags ("32k", "4GiB")."""
 
 import re
 from decimal import Decimal
@@ -19,6 +19,8 @@ _UNITS: Final = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0,
 }  # fmt: skip
 _PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_SIZE = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?B)?")
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_quantity(value: str | int | float) -> int:
@@ -32,6 +34,26 @@ def parse_quantity(value: str | int | float) -> int:
         raise ValueError(f"must be less than 2^63, got {value!r}")
     whole = int(amount)
     return whole + 1 if amount > whole else whole
+
+
+def parse_size(text: str) -> int:
+    """Returns the whole number that `text` denotes.
+
+    "32k" is 32,000 and "32K" 32,768; with a unit, "4GB" is 4e9 and "4GiB" is 4 * 2**30. Raises `ValueError` that lists
+    the allowed forms.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f'"{text}" is not a size; write a number such as 4096, 32k, 32K or 4GiB')
+    number, step, unit = match.groups()
+    if unit is None:
+        base = 1024 if step.isupper() else 1000
+    else:
+        base = 1024 if unit == "iB" else 1000
+    value = float(number) * base ** _POWERS[step.lower()]
+    if not value.is_integer():
+        raise ValueError(f'"{text}" is not a whole number')
+    return int(value)
 
 
 def check_positive(**durations: str) -> None:
