@@ -58,6 +58,8 @@ BASES = MappingProxyType(
         "/start_weight_update": {"is_checkpoint_format": True},
         "/update_weights": {"update_info": {}},
         "/scale_elastic_ep": {"new_data_parallel_size": 2},
+        "/drain": {"data_parallel_ranks": [1]},
+        "/undrain": {"data_parallel_ranks": [1]},
         "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "/nowhere"},
         "/v1/unload_lora_adapter": {"lora_name": "a"},
     }

@@ -13,8 +13,8 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
 from tests.doubles.transfers import computed_at
-from tests.engine.test_data_parallel import by_hand, leave, sent
-from tests.engine.test_elastic import elastic_by_hand
+from tests.engine.test_data_parallel import by_hand, leave
+from tests.engine.test_elastic import elastic_by_hand, pieces_at
 from tests.engine.test_failover import Reader, asked, lose
 from tests.engine.test_front import HandClient
 from tests.engine.test_observing import ended_of
@@ -195,7 +195,7 @@ async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():
     async def look():
         seen.append(group.info.data_parallel_size)
 
-    first = await sent(group, engines, data_parallel_rank=1)
+    first = await pieces_at(group, engines, 1)
     async with attached(group, look) as (other, _):
         other.send(Forward(0, "scale_elastic_ep", [1]))
         await until(lambda: group._group.ranks[1].is_draining)

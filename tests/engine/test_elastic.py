@@ -22,8 +22,14 @@ from weft.core.errors import (
     Unsupported,
 )
 from weft.core.observe.metrics import Metrics
-from weft.core.values.types import LoRARequest
-from weft.engine.ipc.messages import AddLora, Reply, UseShare
+from weft.core.values.types import (
+    LoRARequest,
+    OutputKind,
+    RequestOptions,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.engine.ipc.messages import Add, AddLora, Reply, UseShare
 from weft.engine.start.cpu_shares import cpus_of
 
 
@@ -38,10 +44,50 @@ async def elastic_by_hand(size=2, num_threads=2, engine_bytes=0):
     return group, engines
 
 
-async def test_an_engine_that_is_to_leave_finishes_its_requests_first():
-    """It gets no more of them; the one that stays has all threads then."""
+async def pieces_at(group, engines, number):
+    """A prompt in pieces at an engine of the group: it cannot move. Returns how to end it."""
+    before = len(engines[number].engine_ids)
+    ended = asyncio.Event()
+
+    async def pieces():
+        yield StreamingInput({"prompt_token_ids": [65, 66]})
+        await ended.wait()
+
+    options = RequestOptions(request_id="pieces")
+    params = SamplingParams(max_tokens=50, output_kind=OutputKind.DELTA)
+    stream = group.run_pieces(pieces(), params, options)
+    for rank in group._group.ranks:
+        rank.is_drained = rank.number != number
+    task = asyncio.create_task(anext(stream))
+    await until(lambda: len(engines[number].engine_ids) > before)
+    for rank in group._group.ranks:
+        rank.is_drained = False
+    return number, stream, task
+
+
+async def test_an_engine_that_is_to_leave_gives_its_requests_up_at_once():
+    """Those that stay continue them, and one that stays has all threads then."""
     group, engines = await elastic_by_hand()
     first = await sent(group, engines, data_parallel_rank=1)
+    scaling = asyncio.create_task(group.scale_elastic_ep(1))
+    await until(lambda: engines[0].engine_ids)
+    [rest] = [command.request for command in engines[0].sent if isinstance(command, Add)]
+    assert rest.resumption.num_losses == 0
+    await until(lambda: any(isinstance(command, UseShare) for command in engines[0].sent))
+    [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
+    assert share.num_threads == 2
+    assert engines[1]._is_closing
+    assert group.info.data_parallel_size == 1
+    with pytest.raises(BadRequest, match="data_parallel_rank"):
+        await refused(group, data_parallel_rank=1)
+    scaling.cancel()
+    await leave(first)
+
+
+async def test_requests_that_cannot_move_are_finished_first():
+    """Their engine gets no more requests."""
+    group, engines = await elastic_by_hand()
+    stuck = await pieces_at(group, engines, 1)
     scaling = asyncio.create_task(group.scale_elastic_ep(1))
     await until(lambda: group._group.ranks[1].is_draining)
     assert await group.is_scaling_elastic_ep()
@@ -52,14 +98,8 @@ async def test_an_engine_that_is_to_leave_finishes_its_requests_first():
     with pytest.raises(Unavailable, match="already"):
         await group.scale_elastic_ep(2)
     assert not engines[1]._is_closing
-    await leave(first)
-    await until(lambda: any(isinstance(command, UseShare) for command in engines[0].sent))
-    [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
-    assert share.num_threads == 2
-    assert engines[1]._is_closing
-    assert group.info.data_parallel_size == 1
-    with pytest.raises(BadRequest, match="data_parallel_rank"):
-        await refused(group, data_parallel_rank=1)
+    await leave(stuck)
+    await until(lambda: engines[1]._is_closing)
     scaling.cancel()
     await leave(*later)
 
@@ -67,7 +107,7 @@ async def test_an_engine_that_is_to_leave_finishes_its_requests_first():
 async def test_what_takes_too_long_is_not_dropped():
     """All engines stay, and take requests as before."""
     group, engines = await elastic_by_hand()
-    slow = await sent(group, engines, data_parallel_rank=1)
+    slow = await pieces_at(group, engines, 1)
     with pytest.raises(DeadlineExceeded, match="had 1 open requests"):
         await group.scale_elastic_ep(1, drain_timeout=0.01)
     assert not await group.is_scaling_elastic_ep()
@@ -76,10 +116,10 @@ async def test_what_takes_too_long_is_not_dropped():
     await leave(slow, again)
 
 
-async def test_requests_that_are_paused_are_not_waited_for():
+async def test_requests_that_are_paused_and_cannot_move_are_not_waited_for():
     """They could not end."""
     group, engines = await elastic_by_hand()
-    open_one = await sent(group, engines, data_parallel_rank=1)
+    open_one = await pieces_at(group, engines, 1)
     group.controls._is_paused = True
     with pytest.raises(FailedPrecondition, match="resume_generation"):
         await group.scale_elastic_ep(1)

@@ -315,8 +315,8 @@ async def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(tmp_path)
 
 
 @pytest.mark.slow
-async def test_a_node_that_leaves_finishes_what_it_has():
-    """It gets no more, its requests end as they would, and another takes its place."""
+async def test_what_a_node_that_leaves_has_ends_as_it_would():
+    """It gets no more, the head continues its requests, and another takes its place."""
     place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with node(place, **ROOM) as leaving, head_of(place, **ROOM) as client:
         params = msgspec.structs.replace(SHORT, max_tokens=400)

@@ -158,6 +158,10 @@ class EngineLost(EngineDead):
     """The engine ended while it ran a request, which another engine can continue."""
 
 
+class EngineDrained(EngineLost):
+    """The engine gives up a request, which another engine continues. No failure: the request is not to blame."""
+
+
 class Unsupported(WeftError):
     """A valid request that this build or this model does not offer; the message names the feature."""
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from weft.core.errors import Unsupported
+from weft.core.values.controls import Drained
 from weft.core.values.request_states import RequestStates
 from weft.core.values.types import LoRARequest, PauseMode
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -220,13 +221,32 @@ class OperatorCalls(Protocol):
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """Changes the number of engines. Requests continue meanwhile; engines that leave finish their requests first.
+        """Changes the number of engines. Requests continue meanwhile; engines that leave hand their requests over to
+        those that stay.
 
         Returns when the change is complete. Raises BadRequest; FailedPrecondition if threads or memory do not suffice
-        for more engines; and DeadlineExceeded, with all engines as before, if requests of leaving engines take longer
-        than `drain_timeout` seconds.
+        for more engines; and DeadlineExceeded, with all engines as before, if requests that cannot be handed over take
+        longer than `drain_timeout` seconds.
         """
         unsupported("scale_elastic_ep")
+
+    @operator_call(merge=joined)
+    async def drain(
+        self, data_parallel_ranks: Sequence[int], timeout: float = 300.0
+    ) -> list[Drained]:
+        """Sends no more requests to the engines of these ranks and hands their running requests over to other engines,
+        which continue them at once and without a gap.
+
+        Prompts in pieces cannot move: the call waits up to `timeout` seconds for them. Returns where the requests went,
+        an entry for each rank. Raises BadRequest, and FailedPrecondition if no other engine takes requests. The engines
+        keep running until `undrain`; an engine that is started again takes requests again.
+        """
+        unsupported("drain")
+
+    @operator_call()
+    async def undrain(self, data_parallel_ranks: Sequence[int]) -> None:
+        """Sends requests to drained engines again."""
+        unsupported("undrain")
 
     @operator_call(merge=any)
     async def is_scaling_elastic_ep(self) -> bool:

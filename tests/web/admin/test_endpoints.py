@@ -11,6 +11,7 @@ from tests.doubles.fake_engine import FakeEngine
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
 from weft.core.errors import DeadlineExceeded
+from weft.core.values.controls import Drained
 from weft.core.values.request_states import RequestPhase, RequestState, RequestStates
 from weft.text.templates.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
@@ -408,6 +409,28 @@ class Scalable(FakeEngine):
         if new_data_parallel_size == 9:
             raise DeadlineExceeded(f"after {drain_timeout:g} s")
         self.size = new_data_parallel_size
+
+    async def drain(self, data_parallel_ranks, timeout=300.0):
+        self.drained = data_parallel_ranks, timeout
+        return [Drained(data_parallel_rank=1, moved={0: 2, 2: 1}, recomputed=3)]
+
+    async def undrain(self, data_parallel_ranks):
+        self.drained = None
+
+
+async def test_a_drain_says_where_requests_went():
+    """The counts of each engine; and it ends when an operator says so."""
+    engine = Scalable()
+    async with serving(engine=engine, **CONTROL) as site:
+        body = {"data_parallel_ranks": [1], "timeout": 5}
+        answer = await site.http.post("/drain", json=body)
+        assert engine.drained == ([1], 5)
+        again = await site.http.post("/undrain", json={"data_parallel_ranks": [1]})
+    counts = {"recomputed": 3, "waited": 0, "running": 0, "left": 0}
+    moved = {"data_parallel_rank": 1, "moved": {"0": 2, "2": 1}, **counts}
+    assert answer.json() == {"drained": [moved]}
+    assert again.json() == {"status": "undrained"}
+    assert engine.drained is None
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ CONTROL = {
     # Not offered, which is for holders of that key to learn.
     ("POST", "/scale_elastic_ep"),
     ("POST", "/is_scaling_elastic_ep"),
+    ("POST", "/drain"),
+    ("POST", "/undrain"),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from weft.core.errors import EngineDead, EngineLost
+from weft.core.errors import EngineDead, EngineDrained, EngineLost
 from weft.core.values.kv_transfer import KEY, GivenAnswer, Resumption, remote_prompt
 from weft.core.values.types import Request, SamplingParams
 
@@ -40,8 +40,8 @@ async def run_on(
     stream: ResumableStream[OutputT_co],
     run: Callable[[Request], AsyncGenerator[OutputT_co, None]],
 ) -> AsyncGenerator[OutputT_co, None]:
-    """Yields the outputs of a request that `run` runs on an engine. Whenever this engine is lost, `run` gets the rest
-    of the request.
+    """Yields the outputs of a request that `run` runs on an engine. Whenever this engine is lost or drained, `run` gets
+    the rest of the request.
     """
     while True:
         try:
@@ -49,16 +49,19 @@ async def run_on(
                 async for output in outputs:
                     yield output
             return
-        except EngineLost:
-            request = resumed(request, stream)
+        except EngineLost as error:
+            is_lost = not isinstance(error, EngineDrained)
+            request = resumed(request, stream, is_lost=is_lost)
         if (late := stream.pop()) is not None:  # tokens that the reader has not got yet
             yield late
 
 
-def resumed(request: Request, stream: ResumableStream[OutputT_co]) -> Request:
-    """Returns the rest of a request whose engine was lost."""
+def resumed(
+    request: Request, stream: ResumableStream[OutputT_co], *, is_lost: bool = True
+) -> Request:
+    """Returns the rest of a request whose engine was lost, or was drained."""
     before, answers = request.resumption, stream.hand_over()
-    now = Resumption(answers=answers)
+    now = Resumption(answers=answers, num_losses=int(is_lost))
     if before is not None:
         state = (before.num_open_answers, before.num_tokens)
         has_advanced = (now.num_open_answers, now.num_tokens) != state
@@ -66,18 +69,22 @@ def resumed(request: Request, stream: ResumableStream[OutputT_co]) -> Request:
             now,
             fingerprint=before.fingerprint,
             number=before.number + 1,
-            num_losses=1 if has_advanced else before.num_losses + 1,
+            num_losses=is_lost + (0 if has_advanced else before.num_losses),
         )
-    engine_id = request.engine_id
-    if before is not None:
-        engine_id = engine_id.removesuffix(f"{_SEPARATOR}{before.number}")
     return msgspec.structs.replace(
         request,
-        engine_id=f"{engine_id}{_SEPARATOR}{now.number}",
+        engine_id=f"{first_engine_id(request)}{_SEPARATOR}{now.number}",
         data_parallel_rank=None,  # any engine gives the same answer
         params=_without_remote_prompt(request.params),
         resumption=now,
     )
+
+
+def first_engine_id(request: Request) -> str:
+    """Returns the id that a request had at its first engine."""
+    if request.resumption is None:
+        return request.engine_id
+    return request.engine_id.removesuffix(f"{_SEPARATOR}{request.resumption.number}")
 
 
 def _without_remote_prompt(params: SamplingParams) -> SamplingParams:

@@ -16,6 +16,12 @@ class ElasticConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_bytes: int
 
 
+def refuse_draining() -> NoReturn:
+    """Raises `Unsupported`: the server has one engine, so that its requests cannot continue at another one."""
+    reason = "the server has one engine (--data-parallel-size)"
+    raise Unsupported(f"drain and undrain are not supported: {reason}")
+
+
 def refuse_scaling() -> NoReturn:
     """Raises `Unsupported`: the number of this server's engines is fixed."""
     reason = "the engine was started without --enable-elastic-ep"

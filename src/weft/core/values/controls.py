@@ -1,7 +1,9 @@
-"""Checks the arguments of an operator's pause and sleep calls; shared by all clients."""
+"""Arguments and answers of operators' calls that pause, sleep and drain; shared by all clients."""
 
 from collections.abc import Iterable
 from enum import StrEnum
+
+import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.values.types import PauseMode
@@ -45,3 +47,19 @@ def read_sleep_tags(tags: Iterable[str] | None) -> list[str]:
             allowed = ", ".join(SleepTag)
             raise BadRequest("tags", f"each of tags must be one of {allowed}, got {tag!r}", tag)
     return [str(tag) for tag in named]
+
+
+class Drained(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a drained engine, counted by where they went.
+
+    `moved` has the number of requests that continue at another engine, by the rank of that engine. `recomputed` of them
+    compute their KV there again. `waited` requests could not move and have finished at the drained engine; `running`
+    ones have not finished within the call's time. `left` requests had a caller that left, or has not read on yet.
+    """
+
+    data_parallel_rank: int
+    moved: dict[int, int] = {}
+    recomputed: int = 0
+    waited: int = 0
+    running: int = 0
+    left: int = 0

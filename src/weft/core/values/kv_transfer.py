@@ -258,11 +258,11 @@ class GivenAnswer(msgspec.Struct, frozen=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers so far of a request whose engine was lost; None stands for an answer that has ended.
+    """The answers so far of a request that another engine has begun; None stands for an answer that has ended.
 
-    `number` counts the engines that have ended while they ran the request. `num_losses` counts only those since any
-    answer last got a token. Only a server with this `fingerprint` may continue the request; empty means any engine of
-    the group.
+    `number` counts the engines that have begun the request. `num_losses` counts those of them that have ended since any
+    answer last got a token; a drained engine does not count. Only a server with this `fingerprint` may continue the
+    request; empty means any engine of the group.
     """
 
     answers: list[GivenAnswer | None]

@@ -8,7 +8,7 @@ dies is restarted; its requests continue at another engine.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from operator import attrgetter
@@ -21,6 +21,7 @@ from weft.core.engine_info import EngineInfo
 from weft.core.errors import Overloaded, Unsupported, WeftError
 from weft.core.observe.metrics import Metrics
 from weft.core.operator_calls import joined
+from weft.core.values.controls import Drained
 from weft.core.values.kv_transfer import RemotePrompt
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
@@ -167,7 +168,7 @@ class DataParallelClient(EngineClient):
         """Runs all pieces of a prompt on one engine, which has the earlier pieces in its prefix cache."""
         rank = min(self._group.able(options.data_parallel_rank), key=_backlog)
         running = rank.engine.run_pieces(pieces, params, options)
-        with rank.holding():
+        with rank.holding(object()):
             async with aclosing(running) as outputs:
                 async for output in outputs:
                     yield output
@@ -183,7 +184,8 @@ class DataParallelClient(EngineClient):
                 yield end
             return
         rank, num_tokens = self._choose(request)
-        with rank.holding(), resuming.turn(request) as on_advance:
+        self._group.draining.note(request, rank)
+        with rank.holding(request.engine_id), resuming.turn(request) as on_advance:
             running = rank.engine.run_part(request, stream, num_tokens, on_advance)
             async with aclosing(running) as outputs:
                 async for output in outputs:
@@ -283,6 +285,15 @@ class DataParallelClient(EngineClient):
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
         await self._group.scale(new_data_parallel_size, drain_timeout)
+
+    async def drain(
+        self, data_parallel_ranks: Sequence[int], timeout: float = 300.0
+    ) -> list[Drained]:
+        return await self._group.draining.drain(data_parallel_ranks, timeout)
+
+    async def undrain(self, data_parallel_ranks: Sequence[int]) -> None:
+        self._group.draining.undrain(data_parallel_ranks)
+        self._group.resuming.announce()
 
     async def is_scaling_elastic_ep(self) -> bool:
         return self._group.is_scaling

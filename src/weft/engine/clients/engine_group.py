@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import zip_longest
 
 from weft.core.aio.failover import Resuming
@@ -15,9 +16,7 @@ from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import local_ranks, served_ranks
 from weft.core.errors import (
     BadRequest,
-    DeadlineExceeded,
     EngineDead,
-    FailedPrecondition,
     Overloaded,
     Unavailable,
 )
@@ -25,6 +24,7 @@ from weft.core.observe.kv_feed import KvEventFeed
 from weft.core.observe.metrics import Metrics
 from weft.core.values.types import AllBlocksCleared, KvEvent
 from weft.engine.clients.child import EngineChild
+from weft.engine.clients.draining import Draining
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
 from weft.engine.clients.group_checks import OtherWeights, WeightsIdentity, check_room
 from weft.engine.clients.group_controls import GroupControls
@@ -55,6 +55,7 @@ class EngineGroup:
         self._on_config = on_config
         self.ranks = new_ranks(config, served_ranks(config))
         self.controls = GroupControls(self.engines, config.weight_transfer_config)
+        self.draining = Draining(lambda: self.ranks, lambda: self.controls.may_be_paused)
         self.feed = KvEventFeed()
         self.resuming = Resuming(lambda request: self.able(), lambda: not self.is_closing)
         self._nodes: Nodes | None = None
@@ -98,7 +99,7 @@ class EngineGroup:
             raise EngineDead(str(self.failure))
         if self.is_closing:
             raise Unavailable("the server is shutting down")
-        ranks = [rank for rank in self.ranks if not rank.is_draining]
+        ranks = [rank for rank in self.ranks if rank.takes_requests]
         if number is not None:
             ranks = [self._pinned(number)]
         live = [rank for rank in ranks if rank.is_live]
@@ -110,8 +111,10 @@ class EngineGroup:
         pinned = next((rank for rank in self.ranks if rank.number == number), None)
         if pinned is None:  # the rank was removed after the check of the request
             raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} does not exist")
-        if pinned.is_draining:
-            raise Unavailable(f"engine {number} accepts no more requests; it is being removed")
+        if not pinned.takes_requests:
+            raise Unavailable(
+                f"engine {number} accepts no requests; it is drained or being removed"
+            )
         if not pinned.is_live:
             raise EngineDead(f"engine {number} is not running; it is being restarted")
         return pinned
@@ -149,9 +152,7 @@ class EngineGroup:
                 if self._nodes is not None:
                     self._nodes.expect(*await rank.client.collective_rpc("fingerprint"))
             elif self._nodes is not None:
-                rank.client = await self._nodes.join(
-                    rank.number, self._tokenizer, self._metrics, report
-                )
+                rank.client = await self._join(self._nodes, rank, report)
 
         pairs = zip_longest(ranks, children)
         try:
@@ -168,6 +169,12 @@ class EngineGroup:
         return await ProcessClient.start_with(
             child, self._tokenizer, config, self._metrics, on_loading
         )
+
+    async def _join(
+        self, nodes: Nodes, rank: Rank, on_loading: OnLoading = lambda *_: None
+    ) -> FrontClient:
+        on_leaving = partial(self.draining.leave, rank)
+        return await nodes.join(rank.number, self._tokenizer, self._metrics, on_loading, on_leaving)
 
     # -- while it serves ----------------------------------------------------------------------
 
@@ -217,9 +224,7 @@ class EngineGroup:
     async def _restart(self, rank: Rank) -> None:
         config, weights = self._config.of_rank(rank.number), self.controls.weights_key
         if self._nodes is not None and self._is_elsewhere(rank):
-            client: FrontClient = await self._nodes.join(
-                rank.number, self._tokenizer, self._metrics
-            )
+            client = await self._join(self._nodes, rank)
         else:
             if not self.controls.has_lasting_weights:
                 raise OtherWeights("the engine's weights were sent to it, and no file has them")
@@ -238,7 +243,7 @@ class EngineGroup:
             client.shutdown()
             await client.wait_closed()
             raise
-        rank.client, rank.is_stalled = client, False
+        rank.client, rank.is_stalled, rank.is_drained = client, False, False
         self.resuming.announce()
 
     def _is_elsewhere(self, rank: Rank) -> bool:
@@ -311,7 +316,7 @@ class EngineGroup:
         if size > former:
             await self._add(config)
         else:
-            await self._drain(self.ranks[size:], drain_timeout)
+            await self.draining.empty(self.ranks[size:], drain_timeout)
             leaving, self.ranks = self.ranks[size:], self.ranks[:size]
             self.use(config)
             await asyncio.gather(*(self._end(rank) for rank in leaving))
@@ -342,29 +347,6 @@ class EngineGroup:
         self.resuming.announce()
         self.use(config)
         self._supervise_all(ranks)
-
-    async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
-        """Sends no more requests to these ranks, and waits until their running requests have finished."""
-        if self.controls.may_be_paused and any(rank.num_open for rank in ranks):
-            raise FailedPrecondition(
-                "requests of the engines to remove cannot finish while paused: call resume_generation first"
-            )
-        for rank in ranks:
-            rank.is_draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                for rank in ranks:
-                    await rank.idle.wait()
-        except BaseException as error:
-            for rank in ranks:
-                rank.is_draining = False
-            if not isinstance(error, TimeoutError):
-                raise
-            count = sum(rank.num_open for rank in ranks)
-            raise DeadlineExceeded(
-                f"after {timeout_s:g} s the engines to remove still had {count} open requests; "
-                "no engine was removed"
-            ) from None
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """`Rank`: one of several engines of a group, and functions that launch the engines' processes."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,8 +25,9 @@ ANSWER_TOKENS = 64
 class Rank:
     """A data-parallel rank: one engine of a group. `client` is None while the engine is down.
 
-    `events` is the stream for ZeroMQ subscribers. A draining rank gets no more requests. The engine of a rank that is
-    given up is not restarted. `idle` is set while the rank has no open requests (`num_open` is 0).
+    `events` is the stream for ZeroMQ subscribers. A draining rank is about to be removed; a drained one gets no
+    requests until an operator allows it or its engine is started again. The engine of a rank that is given up is not
+    restarted. `idle` is set while the rank has no open requests (`num_open` is 0).
     """
 
     number: int
@@ -37,9 +38,10 @@ class Rank:
     chosen_at: int = 0
     is_stalled: bool = False
     is_draining: bool = False
+    is_drained: bool = False
     is_leaving: bool = False
     is_given_up: bool = False
-    num_open: int = 0
+    _open: set[object] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -49,6 +51,16 @@ class Rank:
     def is_live(self) -> bool:
         """True if the engine is running."""
         return self.client is not None and self.client.is_running
+
+    @property
+    def takes_requests(self) -> bool:
+        """False if the rank gets no more requests, live or not."""
+        return not (self.is_draining or self.is_drained)
+
+    @property
+    def num_open(self) -> int:
+        """Number of open requests."""
+        return len(self._open)
 
     @property
     def engine(self) -> FrontClient:
@@ -62,16 +74,20 @@ class Rank:
         return self.engine.num_uncached_tokens + ANSWER_TOKENS * self.engine.num_open_answers
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
+    def holding(self, engine_id: object) -> Iterator[None]:
         """Context manager that counts a request as open on this rank."""
-        self.num_open += 1
+        self._open.add(engine_id)
         self.idle.clear()
         try:
             yield
         finally:
-            self.num_open -= 1
-            if not self.num_open:
-                self.idle.set()
+            self.let_go([engine_id])
+
+    def let_go(self, engine_ids: Iterable[object]) -> None:
+        """Counts requests as open no longer; unknown ones are ignored."""
+        self._open.difference_update(engine_ids)
+        if not self._open:
+            self.idle.set()
 
 
 class Nodes(Protocol):
@@ -86,8 +102,11 @@ class Nodes(Protocol):
         tokenizer: Tokenizer,
         metrics: Metrics | None,
         on_loading: OnLoading = ...,
+        on_leaving: Callable[[], None] = ...,
     ) -> FrontClient:
-        """Waits until the engine of that rank has joined and loaded; returns its client."""
+        """Waits until the engine of that rank has joined and loaded; returns its client. `on_leaving` is called when
+        its node begins to shut down.
+        """
 
     def close(self) -> None:
         """Stops accepting engines."""

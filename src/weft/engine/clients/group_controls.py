@@ -234,6 +234,7 @@ class GroupControls(OperatorCalls):
             await engine.finish_packed_update(packed, is_elsewhere=True)
         except WeftError as error:
             log.error("an engine did not take the new weights and is restarted: %s", error)
+            engine.hand_over()
             engine.shutdown()
 
     async def notify_kv_transfer_request_rejected(

@@ -176,6 +176,10 @@ class FrontClient(EngineClient):
         """
         return self._requests.run(request, stream, num_uncached_tokens, on_advance=on_advance)
 
+    def hand_over(self) -> list[Request]:
+        """Gives up all requests of `run_part`, whose callers continue them at other engines; returns them."""
+        return [opened.request for opened in self._requests.hand_over()]
+
     def end_answer(self, engine_id: str, index: int) -> None:
         """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
         self._requests.end_answer(engine_id, index)

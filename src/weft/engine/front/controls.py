@@ -13,13 +13,13 @@ from typing import Any
 
 from weft.core.aio.tasks import unbroken
 from weft.core.checks.validate import validate_params
-from weft.core.config.elastic import refuse_scaling
+from weft.core.config.elastic import refuse_draining, refuse_scaling
 from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest, DeadlineExceeded, FailedPrecondition, Key
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.operator_calls import PROFILER_FLAG, TRANSFER_FLAG, OperatorCalls, check_flag
-from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.controls import Drained, check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.values.kv_transfer import remote_prompt, to_extra_args
 from weft.core.values.pictures import ItemPreparer
 from weft.core.values.request_states import RequestStates
@@ -147,6 +147,16 @@ class EngineControls(OperatorCalls):
     ) -> None:
         del new_data_parallel_size, drain_timeout
         refuse_scaling()
+
+    async def drain(
+        self, data_parallel_ranks: Sequence[int], timeout: float = 300.0
+    ) -> list[Drained]:
+        del data_parallel_ranks, timeout
+        refuse_draining()
+
+    async def undrain(self, data_parallel_ranks: Sequence[int]) -> None:
+        del data_parallel_ranks
+        refuse_draining()
 
     # -- caches, profiles, calls by name ------------------------------------------------------
 

@@ -9,7 +9,13 @@ from functools import partial
 import msgspec
 
 from weft.core.config.engine import EngineConfig
-from weft.core.errors import EngineDead, EngineLost, GenerationError, Overloaded
+from weft.core.errors import (
+    EngineDead,
+    EngineDrained,
+    EngineLost,
+    GenerationError,
+    Overloaded,
+)
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.observe.observed import ObservedRequest
 from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
@@ -282,15 +288,28 @@ class RequestRunner:
             return
         self._stop_at = None
         for opened in self.open:
-            if not opened.is_sent:
+            if not opened.is_sent and not opened.is_over:
                 opened.abort()
         self._calls.post(Stop(timeout_s))
+
+    def hand_over(self) -> list[OpenRequest]:
+        """Gives up all requests that another engine can continue, and returns them. Their callers continue them at
+        once.
+        """
+        given = [
+            opened for opened in self.open if opened.on_advance is not None and not opened.is_over
+        ]
+        for opened in given:
+            opened.fail(EngineDrained("the engine is drained, and gives the request up"))
+        if given:
+            self._abort_in_engine([opened.request.engine_id for opened in given])
+        return given
 
     def fail(self, message: str) -> None:
         """Fails all requests because the engine is dead. Each request gets its own exception."""
         self._stop_at = None
         self._grammars.close()
-        failed = [opened for opened in self.open if not opened.stream.is_finished]
+        failed = [opened for opened in self.open if not opened.is_over]
         suspects = [opened for opened in failed if _is_suspect(opened)]
         for opened in failed:
             is_blamed = opened in suspects and (len(suspects) == 1 or _was_alone(opened))
@@ -308,4 +327,6 @@ def _was_alone(opened: OpenRequest) -> bool:
 
 def _is_suspect(opened: OpenRequest) -> bool:
     """True if a second engine has ended while it ran the request, and the request has not advanced in between."""
-    return opened.is_sent and opened.waits_for_prefill and opened.request.resumption is not None
+    resumption = opened.request.resumption
+    was_lost = resumption is not None and resumption.num_losses > 0
+    return opened.is_sent and opened.waits_for_prefill and was_lost

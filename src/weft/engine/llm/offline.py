@@ -238,6 +238,8 @@ class LLM:
     sleep = _waiting(EngineClient.sleep)
     wake_up = _waiting(EngineClient.wake_up)
     scale_elastic_ep = _waiting(EngineClient.scale_elastic_ep)
+    drain = _waiting(EngineClient.drain)
+    undrain = _waiting(EngineClient.undrain)
     reset_prefix_cache = _waiting(EngineClient.reset_prefix_cache)
     start_profile = _waiting(EngineClient.start_profile)
     stop_profile = _waiting(EngineClient.stop_profile)

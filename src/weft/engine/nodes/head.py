@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
@@ -98,8 +98,10 @@ class NodeListener:
         tokenizer: Tokenizer,
         metrics: Metrics | None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+        on_leaving: Callable[[], None] = lambda: None,
     ) -> NodeClient:
-        """Waits until the engine of that rank has joined and loaded; returns its client.
+        """Waits until the engine of that rank has joined and loaded; returns its client. `on_leaving` is called when
+        its node begins to shut down.
 
         An engine that fails to start or has another model is disconnected, and the next attempt is awaited.
         """
@@ -114,6 +116,7 @@ class NodeListener:
             if not local_ranks(self._config):
                 self.expect(found)
             if found == await self._fingerprint:
+                client.on_leaving = on_leaving
                 return client
             log.warning("engine %d is refused: %s", rank, _OTHER_MODEL)
             client.refuse(_OTHER_MODEL)

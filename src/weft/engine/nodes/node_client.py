@@ -1,6 +1,7 @@
 """`NodeClient`: the client of an engine on another node. It uses the connection by which the engine joined."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,13 +18,15 @@ _MAX_EVENTS = 32  # maximum number handled in one turn of the event loop
 class NodeClient(ApartClient):
     """Client of an engine on another machine; made by `start_with`, inside a running event loop.
 
-    The client ends when the connection ends, and cannot be restarted.
+    The client ends when the connection ends, and cannot be restarted. `on_leaving` is called when the node begins to
+    shut down.
     """
 
     def __init__(
         self, joined: Joined, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
         super().__init__(joined.config, tokenizer, metrics)
+        self.on_leaving: Callable[[], None] = lambda: None
         self._channel = joined.channel
         self._heartbeat = self._channel.beat(HUNG_S)
         self._silence = asyncio.create_task(self._end_silent())
@@ -63,6 +66,7 @@ class NodeClient(ApartClient):
         try:
             async for event in self._channel.messages():
                 if isinstance(event, Leaving):
+                    self.on_leaving()
                     self.shutdown(event.timeout_s)
                     continue
                 self._on_event(event)
