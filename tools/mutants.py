@@ -70,10 +70,17 @@ AREAS = {
     ],
     "engine/step": [
         "tests/engine/test_sampler.py",
+        "tests/engine/test_pooling.py",
+        "tests/engine/test_resumption.py",
         "tests/engine/test_step_budget.py",
         "tests/engine/test_steps_ahead.py",
         "tests/engine/test_not_numbers.py",
     ],
+    "engine/speech": ["tests/engine/speech"],
+    "core/aio/failover.py": ["tests/engine/test_failover.py", "tests/engine/test_resumption.py"],
+    "media/sounds": ["tests/media/sounds"],
+    "web/model_pool": ["tests/web/model_pool"],
+    "epp/decision/profile.py": ["tests/epp/decision"],
     "engine/transfer": [
         "tests/engine/test_circuit_breaker.py",
         "tests/engine/test_transfer_wire.py",

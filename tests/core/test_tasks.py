@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import threading
+from functools import partial
 
 import pytest
 
-from weft.core.aio.tasks import every, gather_all
+from tests.busy import until
+from weft.core.aio.tasks import every, gather_all, in_place
 
 
 async def test_results_keep_their_order():
@@ -74,3 +77,44 @@ async def test_what_is_done_again_and_again_outlives_a_failure(
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.message for record in logged] == ["the sweep failed and will be retried"] * 2
     assert all(record.exc_info for record in logged)
+
+
+async def test_a_thread_keeps_its_place_when_its_caller_gives_up():
+    """Otherwise callers that leave at once could start any number of threads."""
+    places, may_end = asyncio.Semaphore(1), threading.Event()
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        may_end.wait()
+
+    def start(number: int) -> asyncio.Task[None]:
+        return asyncio.create_task(in_place(places, partial(asyncio.to_thread, work, number)))
+
+    first = start(0)
+    await until(lambda: begun)
+    second = start(1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait((first,))
+    assert places.locked()
+    assert begun == [0]
+    second.cancel()  # a caller that waits for a place gives up without taking it
+    third = start(2)
+    may_end.set()
+    await third
+    assert begun == [0, 2]
+    assert not places.locked()
+
+
+async def test_work_that_fails_gives_its_place_back():
+    """Its caller gets the error."""
+    places = asyncio.Semaphore(1)
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await in_place(places, fail)
+    assert not places.locked()

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from weft.core.aio.tasks import in_place
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, TENSORS, Media, MediaItem
 from weft.core.values.pictures import PicturesConfig, PreparedItem
@@ -44,8 +46,7 @@ class PicturePreparer:
         processor = self._processor.salted(salt).changed(media.processor_kwargs)
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
-            async with self._threads:
-                return await self._prepare(processor, fetched)
+            return await in_place(self._threads, partial(self._prepare, processor, fetched))
 
     async def _prepare(self, processor: PictureProcessor, media: Media) -> list[PreparedItem]:
         hashes = await asyncio.to_thread(self._check, processor, media)

@@ -4,8 +4,10 @@ for vLLM's engine.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
+from weft.core.aio.tasks import in_place
 from weft.core.errors import BadRequest
 from weft.core.values.media import TENSORS, Media, MediaItem, Modality
 from weft.core.values.types import Request
@@ -50,8 +52,7 @@ class MediaReader:
         """Returns the decoded media of a prompt in vLLM's form."""
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
-            async with self._threads:
-                return await asyncio.to_thread(self._decode, fetched)
+            return await in_place(self._threads, partial(asyncio.to_thread, self._decode, fetched))
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -103,10 +104,8 @@ class TensorReader:
         with translated(TENSORS):
             for given in request.media.tensors:
                 check_names(given, await self._form(given.modality))
-            async with self._threads:
-                return await asyncio.to_thread(
-                    to_multi_modal_input, self._llm, request, self._forms
-                )
+            work = partial(to_multi_modal_input, self._llm, request, self._forms)
+            return await in_place(self._threads, partial(asyncio.to_thread, work))
 
     async def _form(self, modality: Modality) -> ItemForm:
         async with self._lock:

@@ -8,12 +8,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from weft.core.aio.merged import merged
+from weft.core.aio.tasks import in_place
 from weft.core.checks.validate import Limits
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest
@@ -82,8 +84,9 @@ class SpeechReader:
         if len(speech.data) > self._model.max_bytes:
             raise BadRequest("file", f"file: at most {self._model.max_bytes} bytes are allowed")
         self._model.check(speech)
-        async with self._threads:
-            waves, duration_s = await asyncio.to_thread(self._decode, speech)
+        waves, duration_s = await in_place(
+            self._threads, partial(asyncio.to_thread, self._decode, speech)
+        )
         with translated("file"):
             language = speech.language or await self._model.detect_language(
                 waves[0], speech.task, options.request_id

@@ -40,6 +40,19 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
+async def in_place(places: asyncio.Semaphore, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Returns the result of `work()`, which takes one of `places` until it has ended.
+
+    Work on a thread goes on when its caller is cancelled. It keeps its place until then: otherwise callers that give up
+    could start any number of threads.
+    """
+    await places.acquire()
+    task = asyncio.create_task(work())
+    task.add_done_callback(lambda task: places.release())
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return await asyncio.shield(task)
+
+
 async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) -> None:
     """Calls `act` every `interval_s` seconds until cancelled.
 

@@ -12,9 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
+from weft.core.aio.tasks import in_place
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, Unavailable
 from weft.core.values.media import Owner, media_salt
@@ -92,8 +94,7 @@ class Transcriber:
         if params.n > 1:
             raise BadRequest("n", f"n must be 1: a recording has one answer, got {params.n}")
         check_speech(speech, self._tokens)
-        async with self._threads:
-            wave = await asyncio.to_thread(decode_sound, speech.data)
+        wave = await in_place(self._threads, partial(asyncio.to_thread, decode_sound, speech.data))
         language = speech.language or (None if self._tokens.languages else "en")
         listening = _Listening(
             speech=speech, params=params, options=options, wave=wave, language=language

@@ -20,6 +20,8 @@ from weft.media.sounds.wav import is_wav, read_frames, read_header
 
 RATE = 16_000
 MAX_SECONDS = 600
+# 115 MB when they are decoded; at higher rates than 48 kHz a recording must be shorter.
+_MAX_FRAMES = MAX_SECONDS * 48_000
 _RATES = range(1_000, 384_001)
 _MAX_CHANNELS = 8
 _BLOCK_FRAMES = 1 << 18
@@ -28,12 +30,12 @@ _FIELD = "file"
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The facts of a file, and a function that decodes it: [frames, channels]."""
+    """The facts of a file, and a function that decodes it to the mean of its channels."""
 
     rate: int
     num_channels: int
     num_frames: int
-    read: Callable[[], NDArray[np.float32]]
+    read: Callable[[], Wave]
 
 
 def decode_sound(data: bytes) -> Wave:
@@ -44,7 +46,7 @@ def decode_sound(data: bytes) -> Wave:
         opened = _open(data)
         _check(opened)
         with np.errstate(over="ignore", invalid="ignore"):  # damaged floats; replaced below
-            wave = opened.read().mean(axis=1, dtype=np.float32)
+            wave = opened.read()
     except BadRequest:
         raise
     except MemoryError:
@@ -56,8 +58,8 @@ def decode_sound(data: bytes) -> Wave:
         raise BadRequest(
             _FIELD, f"{_FIELD}: the recording cannot be decoded: {_line(error)}"
         ) from error
-    wave = np.nan_to_num(wave, nan=0.0, posinf=1.0, neginf=-1.0)
-    wave = resample(np.clip(wave, -1.0, 1.0), opened.rate, RATE)
+    np.nan_to_num(wave, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
+    wave = resample(np.clip(wave, -1.0, 1.0, out=wave), opened.rate, RATE)
     if not len(wave):
         raise BadRequest(_FIELD, f"{_FIELD}: the recording has no samples")
     return wave
@@ -75,6 +77,12 @@ def _check(opened: _Opened) -> None:
             f"{_FIELD}: the {seconds:.0f} seconds of the recording exceed the maximum allowed duration of "
             f"{MAX_SECONDS} seconds",
         )
+    if opened.num_frames > _MAX_FRAMES:
+        raise BadRequest(
+            _FIELD,
+            f"{_FIELD}: the recording has {opened.num_frames} samples a channel, and may have {_MAX_FRAMES}: send it "
+            "with fewer samples a second",
+        )
 
 
 def _refusal(allowed: str, given: int) -> BadRequest:
@@ -87,7 +95,10 @@ def _open(data: bytes) -> _Opened:
     if is_wav(data):
         header = read_header(data)
         return _Opened(
-            header.rate, header.num_channels, header.num_frames, lambda: read_frames(data, header)
+            header.rate,
+            header.num_channels,
+            header.num_frames,
+            lambda: _mean(read_frames(data, header)),
         )
     if find_spec("soundfile") is None:
         raise BadRequest(
@@ -108,7 +119,7 @@ def _open(data: bytes) -> _Opened:
     )
 
 
-def _read_blocks(library: Any, data: bytes, info: Any) -> NDArray[np.float32]:
+def _read_blocks(library: Any, data: bytes, info: Any) -> Wave:
     """Decodes no more frames than the header says: it may lie."""
     blocks, left = [], info.frames
     with library.SoundFile(io.BytesIO(data)) as file:
@@ -116,9 +127,14 @@ def _read_blocks(library: Any, data: bytes, info: Any) -> NDArray[np.float32]:
             block = file.read(min(left, _BLOCK_FRAMES), dtype="float32", always_2d=True)
             if not len(block):
                 break
-            blocks.append(block.mean(axis=1, keepdims=True, dtype=np.float32))
+            blocks.append(_mean(block))
             left -= len(block)
-    return np.concatenate(blocks) if blocks else np.zeros((0, 1), np.float32)
+    return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+
+
+def _mean(frames: NDArray[np.float32]) -> Wave:
+    mean: Wave = frames.mean(axis=1, dtype=np.float32)
+    return mean
 
 
 def _line(error: Exception) -> str:
