@@ -13,11 +13,15 @@ import torch
 from triton.testing import do_bench
 
 import weft
+from weft.compute.gpu.card_tensors import TYPES
+from weft.compute.gpu.formats import product_format, products_of, row_bytes
 from weft.compute.gpu.runner import GpuRunner
+from weft.compute.gpu.stored_matrix import Numbers
 from weft.compute.gpu.weights import Reader
 from weft.compute.protocols.runner import Batch
 from weft.core.values.types import SamplingParams
 from weft.model.files.layout import decoder_layout
+from weft.model.groups import GroupFormat
 from weft.model.open import open_model
 from weft.model.spec import ModelSpec
 from weft.model.weights import Weights
@@ -38,6 +42,7 @@ MODELS = {
     ),
 }
 PROMPTS = (512, 2048, 8192)
+QUANTIZED = (("Llama 8B", "int8"), ("Llama 8B", "int4"))
 ENGINE_LOADS = ((1, 128, 256), (32, 128, 128), (256, 512, 128))  # requests, tokens in, tokens out
 
 
@@ -53,6 +58,16 @@ class DrawnReader(Reader):
         if len(shape) == 1:
             return (1 + 0.1 * drawn).to(dtype)
         return (drawn * (1.0 if name == "embed" else shape[1] ** -0.5)).to(dtype)
+
+    def numbers(self, name: str, form: GroupFormat) -> Numbers:
+        rows, depth = self.shapes.get(name, self.shapes["embed"])
+        drawn = torch.randint(0, 2**form.bits, (rows, depth), device="cuda", dtype=torch.uint8)
+        scale = 2.0 ** (1 - form.bits) * depth**-0.5
+        scales = torch.full(
+            (rows, form.count(depth)), scale, device="cuda", dtype=TYPES[form.scales]
+        )
+        offsets = scales * -(2 ** (form.bits - 1)) if form.offset == "minimums" else None
+        return Numbers.packed(form, drawn, scales, offsets)
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,10 @@ def main() -> None:
     print(f"reading {limits.read_bytes_per_s / 1e9:,.0f} GB/s, ", end="")
     print(f"bfloat16 products {limits.operations_per_s / 1e12:,.0f} TFLOP/s\n", flush=True)
     for model, (query, batches) in MODELS.items():
-        print_steps(model, query, batches, limits)
+        print_steps(model, query, batches, PROMPTS, limits)
+    for model, quantization in QUANTIZED:
+        query, batches = MODELS[model]
+        print_steps(model, query, batches, PROMPTS[1:2], limits, quantization)
     if not arguments.skip_engines:
         print_engines()
 
@@ -99,32 +117,41 @@ def seconds(work: Callable[[], object], times: int = 1) -> float:
     return float(milliseconds) / 1e3 / times
 
 
-def make_runner(query: str, dtype: torch.dtype = torch.bfloat16) -> GpuRunner:
+def make_runner(query: str, quantization: str | None = None) -> GpuRunner:
     """A model of that shape, and a pool as large as any table needs."""
     spec = open_model(f"embedded:random?{query}&max_len=16384").spec
     assert isinstance(spec, ModelSpec)
     shapes = {plan.name: plan.shape for plan in decoder_layout(spec)}
-    reader = DrawnReader(spec, Weights(dict.fromkeys(shapes)), dtype, shapes)  # type: ignore[arg-type]
+    weights = Weights(dict.fromkeys(shapes))  # type: ignore[arg-type]
+    reader = DrawnReader(spec, weights, torch.bfloat16, quantization, shapes)
     runner = GpuRunner(reader, max_model_len=16384)
     runner.allocate_kv(num_blocks=256 * (CONTEXT // BLOCK + 1), block_size=BLOCK)
     return runner
 
 
-def print_steps(model: str, query: str, batches: tuple[int, ...], limits: Limits) -> None:
+def print_steps(
+    model: str,
+    query: str,
+    batches: tuple[int, ...],
+    prompts: tuple[int, ...],
+    limits: Limits,
+    quantization: str | None = None,
+) -> None:
     """Steps of one token a sequence, and prompts."""
-    runner = make_runner(query)
+    runner = make_runner(query, quantization)
+    title = f"{model} in {quantization}" if quantization else model
     print(
-        f"| {model}, {CONTEXT:,} tokens each | ms | of reading weights and KV once |\n|---|---|---|"
+        f"| {title}, {CONTEXT:,} tokens each | ms | of reading weights and KV once |\n|---|---|---|"
     )
     for count in batches:
         batch = decode_batch(count)
         runner.forward(batch)
         took = seconds(lambda batch=batch: runner.forward(batch), times=10)  # type: ignore[misc]
-        read = weight_bytes(runner.spec) + count * CONTEXT * kv_bytes(runner.spec)
+        read = weight_bytes(runner.spec, quantization) + count * CONTEXT * kv_bytes(runner.spec)
         share = read / limits.read_bytes_per_s / took
         print(f"| {count} | {took * 1e3:.2f} | {share:.1%} |", flush=True)
-    print(f"\n| {model}, a prompt | ms | of the card's products |\n|---|---|---|")
-    for length in PROMPTS:
+    print(f"\n| {title}, a prompt | ms | of the card's products |\n|---|---|---|")
+    for length in prompts:
         batch = prompt_batch(length)
         runner.forward(batch)
         took = seconds(lambda batch=batch: runner.forward(batch))  # type: ignore[misc]
@@ -140,9 +167,16 @@ def matrix_elements(spec: ModelSpec) -> int:
     return len(spec.layers) * spec.hidden_size * (attention + inner)
 
 
-def weight_bytes(spec: ModelSpec) -> int:
+def weight_bytes(spec: ModelSpec, quantization: str | None) -> int:
     """That a step reads: linear layers and the head."""
-    return 2 * (matrix_elements(spec) + spec.vocab_size * spec.hidden_size)
+    shapes = {plan.name: plan.shape for plan in decoder_layout(spec)}
+    read = 0
+    for names in products_of(spec):
+        form = product_format(names, {}, quantization)
+        for name in names:
+            rows, depth = shapes.get(name, shapes["embed"])
+            read += rows * (2 * depth if form is None else row_bytes(form, depth))
+    return read
 
 
 def kv_bytes(spec: ModelSpec) -> int:

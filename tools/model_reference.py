@@ -221,7 +221,9 @@ def _weights() -> tuple[str, ...]:
             "`--quantization none`, are dequantized layer by layer to (number - zero) * scale in float32, and then "
             "served like unquantized ones. With `--quantization int8`, numbers that have one scale per row and "
             "no zeros "
-            "are computed without conversion. Any other format is refused by name."
+            "are computed without conversion. Any other format is refused by name. `--compute gpu` keeps weights of "
+            "these three kinds in their stored format too, and dequantizes them in each product, with inputs in the "
+            "model's type; the head and other layers keep the model's type (docs/decisions/0101)."
         ),
         table(
             ("quant_method", "supported formats"),

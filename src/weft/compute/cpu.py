@@ -8,7 +8,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 
-_QUANTIZATIONS = ("int8", "int4", "none")
+QUANTIZATIONS = ("int8", "int4", "none")
 _CACHE_TYPES = ("auto", "int8")
 
 
@@ -23,8 +23,8 @@ class CpuBackend:
         self._name = name
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
-        if options.quantization not in (None, *_QUANTIZATIONS):
-            raise ConfigError(unknown("quantization", options.quantization, _QUANTIZATIONS))
+        if options.quantization not in (None, *QUANTIZATIONS):
+            raise ConfigError(unknown("quantization", options.quantization, QUANTIZATIONS))
         if options.kv_cache_dtype not in _CACHE_TYPES:
             raise ConfigError(unknown("kv-cache-dtype", options.kv_cache_dtype, _CACHE_TYPES))
         threads = options.num_threads
@@ -44,7 +44,7 @@ class CpuBackend:
         return ComputeConfig(
             compute=self._name,
             num_threads=threads or available_cpus(),
-            quantization=_quantization(options.quantization, card),
+            quantization=resolved_quantization(options.quantization, card),
             kv_cache_dtype=options.kv_cache_dtype,
         )
 
@@ -52,7 +52,7 @@ class CpuBackend:
         return free_memory_bytes()
 
 
-def _quantization(wanted: str | None, card: ModelCard) -> str | None:
+def resolved_quantization(wanted: str | None, card: ModelCard) -> str | None:
     """Returns the quantization format of linear layers; by default the format in which they are stored."""
     if wanted == "none" or (wanted is None and card.stored_bits is None):
         return None

@@ -2,16 +2,17 @@
 
 import torch
 
+from weft.compute.gpu.card_tensors import TYPES
 from weft.compute.gpu.runner import GpuRunner
-from weft.compute.gpu.weights import TYPES, Reader
+from weft.compute.gpu.weights import Reader
 
 
 class OnHost:
     """A runner that gives numpy's rows, for who compares them."""
 
-    def __init__(self, checkpoint, *, max_model_len=512, graphs=True):
+    def __init__(self, checkpoint, *, max_model_len=512, graphs=True, quantization=None):
         dtype = TYPES[checkpoint.card.dtype]
-        reader = Reader(checkpoint.spec, checkpoint.load(), dtype)
+        reader = Reader(checkpoint.spec, checkpoint.load(), dtype, quantization)
         self.inner = GpuRunner(reader, max_model_len=max_model_len, graphs=graphs)
         self.vocab_size = self.inner.vocab_size
         self.allocate_kv = self.inner.allocate_kv

@@ -7,8 +7,11 @@ import pytest
 
 import weft
 from tests.compute.gpu.choices import check_against_twin
+from tests.compute.gpu.formats import MIXED, mixed_checkpoint
+from tests.compute.native.test_grouped import FORMATS, draw_matrix
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, alone, check_slots_of_others, run_at_random, step
+from weft.compute.gpu.formats import BY_ROW
 from weft.core.errors import ConfigError
 from weft.core.values.types import SamplingParams
 from weft.model.open import open_model
@@ -75,6 +78,41 @@ def test_any_schedule_gives_the_same_bits(name):
         assert [logits.tobytes() for logits in got] == expected
 
 
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_numbers_give_the_bits_of_the_dequantized_matrix(form):
+    """In any number of rows: the kernel's values, and the order of its sums, are those of bfloat16 weights."""
+    import torch
+
+    from weft.compute.gpu.products import WideMatrix
+    from weft.compute.gpu.stored_matrix import Numbers, StoredMatrix
+
+    matrix = draw_matrix(np.random.default_rng(4), form, 1000, 1024)
+    wide = torch.from_numpy(matrix.float32()).cuda().bfloat16()
+    products = StoredMatrix.of(Numbers.of(matrix)), WideMatrix.of(wide)
+    rows = torch.randn(700, 1024, device="cuda").bfloat16()
+    for count in (1, 17, 130, 300, 700):
+        outs = []
+        for product in products:
+            out = torch.zeros(product.num_parts * count * 1000, device="cuda")
+            parts = product(rows[:count], out)
+            outs.append(out[: parts * count * 1000].view(parts, -1))
+        assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_schedule_gives_the_same_bits_in_every_format(name):
+    """The products of a model have their formats by turns, among them whole rows of int8."""
+    checkpoint = mixed_checkpoint(f"dtype=bfloat16&{SHAPES[name][0]}", (*MIXED, BY_ROW))
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, 300, length).tolist() for length in (300, 7, 66)]
+    plain = on_host(checkpoint, graphs=False, quantization="stored")
+    graphs = on_host(checkpoint, quantization="stored")
+    expected = [alone(plain, ids).tobytes() for ids in sequences]
+    for runner, max_chunk in ((plain, 40), (graphs, 40), (graphs, 300)):
+        got = run_at_random(runner, sequences, rng, max_chunk)
+        assert [logits.tobytes() for logits in got] == expected
+
+
 @pytest.mark.parametrize("count", [2, 5, 40, 100, 200, 300])
 def test_a_row_is_the_same_among_others(count):
     """Whatever the tile that its product takes, and whether parts of keys are side by side or in turn."""
@@ -103,13 +141,15 @@ def test_choices_are_the_twin_s(seed):
     check_against_twin(GpuSampler(), on_device, rng, [17, 300, 5000, 152_000])
 
 
-def test_an_engine_answers_the_same_alone_cached_and_among_others():
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_an_engine_answers_the_same_alone_cached_and_among_others(quantization):
     """Through the whole engine, sampled by temperature, with a pool so small that sequences are preempted."""
     params = SamplingParams(temperature=0.8, seed=7, max_tokens=60, ignore_eos=True)
     rng = np.random.default_rng(0)
     prompts = [{"prompt_token_ids": rng.integers(5, 250, 100).tolist()} for _ in range(64)]
     model = f"embedded:random?dtype=bfloat16&max_len=1024&{SHAPES['qwen3'][0]}"
-    with weft.LLM(model, compute="gpu", num_gpu_blocks_override=200, max_model_len=512) as llm:
+    options = {"num_gpu_blocks_override": 200, "max_model_len": 512}
+    with weft.LLM(model, compute="gpu", quantization=quantization, **options) as llm:
         many = [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
         for place in (0, 33, 63):
             again = llm.generate(prompts[place], params, use_tqdm=False)

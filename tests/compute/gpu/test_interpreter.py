@@ -1,4 +1,4 @@
-"""Runs `interpreted.py`, whose tests need kernels that Triton's interpreter runs: in processes that begin so."""
+"""Runs `interpreted*.py`, whose tests need kernels that Triton's interpreter runs: in processes that begin so."""
 
 import os
 import subprocess
@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
-GROUPS = ("logits", "bits or slots or wanted", "choices", "engine")
+GROUPS = (
+    ("interpreted.py", "logits"),
+    ("interpreted.py", "bits or slots or wanted"),
+    ("interpreted.py", "choices"),
+    ("interpreted.py", "engine"),
+    ("interpreted_formats.py", ""),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_kernels_give_in_the_interpreter_what_they_are_to_give(group):
+@pytest.mark.parametrize(("file", "group"), GROUPS)
+def test_kernels_give_in_the_interpreter_what_they_are_to_give(file, group):
     """Where Triton is missing this fails, and says so: the test group of pyproject.toml has it on Linux."""
-    path = Path(__file__).with_name("interpreted.py")
+    path = Path(__file__).with_name(file)
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", group, str(path)],
         env={**os.environ, "TRITON_INTERPRET": "1"},

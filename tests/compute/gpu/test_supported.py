@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from weft.compute.gpu.backend import GpuBackend
 from weft.compute.gpu.card import Card, find_card
+from weft.compute.gpu.formats import padded_depth, products_of
 from weft.compute.gpu.supported import check_card, check_options, check_spec, model_refusal
+from weft.core.config.engine import ComputeConfig
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.model.files.layout import decoder_layout
+from weft.model.groups import GroupFormat
 from weft.model.open import open_model
 from weft.model.spec import NormPlacement, QkNorm
 
@@ -57,10 +62,43 @@ def test_a_switch_that_no_kernel_computes_is_refused_by_name(switch, words):
         check_spec(spec, "m")
 
 
+def sized(quantization, groups=None):
+    """The card of the model with its matrices in these formats."""
+    checkpoint = replace(open_model(MODEL), groups=groups or {})
+    compute = ComputeConfig(compute="gpu", num_threads=1, quantization=quantization)
+    return GpuBackend().sized(checkpoint, compute).card
+
+
+def test_memory_is_counted_in_the_bits_that_are_kept():
+    """A tied head in few bits is a second copy of the embedding; its depth is padded as the kernel needs it."""
+    spec, whole = open_model(MODEL).spec, sized(None).weight_bytes
+    shapes = {plan.name: plan.shape for plan in decoder_layout(spec)}
+    names = [name for product in products_of(spec) for name in product if name != "head"]
+    matrices = [shapes[name] for name in names]
+    wide = sum(rows * depth for rows, depth in matrices)
+    head = 0 if spec.tied_head else 2 * 300 * 64
+    int8 = sum(rows * (padded_depth(depth) + 4) for rows, depth in matrices)
+    assert sized("int8").weight_bytes == whole - 2 * wide - head + int8 + 300 * (64 + 4)
+
+
+def test_matrices_of_several_formats_in_one_product_are_dequantized():
+    """And the notice says how many."""
+    form = GroupFormat(4, 32, "minimums", "float32")
+    other = GroupFormat(8, 16, "symmetric", "float32")
+    alike = {f"layers.0.{name}": form for name in ("q", "k", "v", "o", "gate", "up", "down")}
+    notice = sized("stored", alike).notice
+    assert notice.endswith("other linear layers are in the model's type.")
+    mixed = sized("stored", {**alike, "layers.0.v": other})
+    assert mixed.notice.endswith(
+        "3 of these 7 matrices are dequantized: their product has several formats."
+    )
+    assert mixed.weight_bytes > sized("stored", alike).weight_bytes
+
+
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        ({"quantization": "int8"}, "--quantization"),
+        ({"quantization": "fp8"}, "--quantization"),
         ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype"),
         ({"num_threads": 4}, "--num-threads"),
         ({"enable_lora": True}, "--enable-lora"),
@@ -94,7 +132,10 @@ def test_nobody_imports_torch_to_ask_what_suits():
     asks = f"""
 import sys
 from weft.compute.backends import BACKENDS, choose
+from weft.core.config.engine import ComputeConfig
 from weft.core.config.engine_options import EngineOptions
+from weft.model.files.layout import decoder_layout
+from weft.model.groups import GroupFormat
 from weft.model.open import open_model
 card = open_model("{MODEL}").card
 choose(EngineOptions(), card)

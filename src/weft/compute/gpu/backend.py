@@ -3,8 +3,9 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
-from weft.compute.cpu import no_effect
+from weft.compute.cpu import describe_rounding, no_effect, resolved_quantization
 from weft.compute.gpu.card import Card, find_card, is_interpreted
+from weft.compute.gpu.formats import describe_formats
 from weft.compute.gpu.sizes import kv_bytes_per_token, resident_bytes
 from weft.compute.gpu.supported import (
     LEAST_CAPABILITY,
@@ -36,7 +37,7 @@ class GpuBackend:
         return GpuSampler()
 
     def suits(self, card: ModelCard) -> bool:
-        is_computed = card.num_parameters and not card.stored_bits and model_refusal(card) is None
+        is_computed = card.num_parameters and model_refusal(card) is None
         if not is_computed or is_interpreted():
             return False
         found = find_card()
@@ -48,7 +49,8 @@ class GpuBackend:
             raise ConfigError(no_effect("compute", card))
         check_options(options, card)
         check_card(find_card())
-        return ComputeConfig(compute="gpu", num_threads=1)
+        quantization = resolved_quantization(options.quantization, card)
+        return ComputeConfig(compute="gpu", num_threads=1, quantization=quantization)
 
     def shared_threads(self, card: ModelCard) -> int | None:
         return None
@@ -56,9 +58,12 @@ class GpuBackend:
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
         spec, card = _spec(checkpoint), checkpoint.card
         check_spec(spec, card.name)
+        quantization, groups = compute.quantization, checkpoint.groups
+        notice = describe_formats(spec, groups, quantization) or card.notice
         sized = replace(
             card,
-            weight_bytes=resident_bytes(spec, card),
+            notice=notice,
+            weight_bytes=resident_bytes(spec, card, groups, quantization),
             kv_bytes_per_token=kv_bytes_per_token(spec),
             kv_dtype=card.dtype,
         )
@@ -70,13 +75,12 @@ class GpuBackend:
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
         from weft.compute.gpu.loading import load_runner  # noqa: PLC0415 - imports torch
 
-        return load_runner(
-            _spec(checkpoint), checkpoint.map(), checkpoint.card.dtype, max_model_len
-        )
+        dtype, quantization = checkpoint.card.dtype, compute.quantization
+        return load_runner(_spec(checkpoint), checkpoint.map(), dtype, max_model_len, quantization)
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
         found = _card()
-        return f"{found.name} ({found.total_bytes / 2**30:.0f} GiB); computed in Triton"
+        return f"{found.name} ({found.total_bytes / 2**30:.0f} GiB); computed in Triton{describe_rounding(compute)}"
 
 
 def _card() -> Card:

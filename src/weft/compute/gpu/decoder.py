@@ -9,7 +9,7 @@ from weft.compute.gpu import launches
 from weft.compute.gpu.kernels import rows
 from weft.compute.gpu.kernels.lone_rows import lone_rows
 from weft.compute.gpu.kernels.tiles_of_rows import tiles_of_rows
-from weft.compute.gpu.products import Matrix
+from weft.compute.gpu.products import Matrix, WideMatrix
 from weft.compute.gpu.steps.step import StepArrays
 from weft.compute.gpu.weights import NormWeights, Reader, head_ending, up_ending
 from weft.compute.gpu.workspace import Workspace
@@ -72,12 +72,12 @@ class Decoder:
         self._layers = [_read_layer(reader, i, layer) for i, layer in enumerate(spec.layers)]
         self._last_norm = reader.norm("norm")
         ending = head_ending(spec)
-        self._head = None
+        self._head: Matrix | None = None
         if spec.has_head:
-            is_tied = spec.tied_head
+            is_shared = spec.tied_head and reader.format_of(("head",)) is None
             self._head = (
-                Matrix.of(self._embed, ending)
-                if is_tied
+                WideMatrix.of(self._embed, ending)
+                if is_shared
                 else reader.matrix("", "head", ending=ending)
             )
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}

@@ -21,7 +21,7 @@ def power_of_two(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Tile of a product: its size, and the launch parameters of its kernel."""
+    """Tile of a product: its size, and the launch parameters of its kernel; `depth` 0 if the format determines it."""
 
     rows: int
     outputs: int
@@ -40,6 +40,7 @@ class Tuning:
 
     # With at most this many rows, the parts of a product are computed in parallel, for every matrix.
     few_rows: int = 256
+    serial_above: int = 512  # number of rows above which parts are computed one after the other
     keys: int = 64  # keys per tile of attention
     # Keys per part of attention: 512 → 256 takes 6.2 → 5.9 ms a step (Llama 8B, one sequence).
     part: int = 256
@@ -68,12 +69,20 @@ class Tuning:
         is_wide = -(-rows // 128) * -(-outputs // 256) >= 132
         return Tile(128, 256 if is_wide else 128, 64, 8, 3)
 
+    def stored(self, rows: int, kind: str) -> Tile:
+        """Returns the tile for a matrix in few bits; these tiles have not been measured on a card yet."""
+        height = min(128, max(16, power_of_two(rows)))
+        if height < 128:
+            return Tile(height, 64, 0, 4, 5)
+        return Tile(128, 64, 0, 4, 3) if kind == "gated" else Tile(128, 128, 0, 8, 3)
+
 
 @dataclass(frozen=True, slots=True)
 class InterpretedTuning(Tuning):
     """Small tiles for the interpreter, with one fixed depth, which determines the order of its sums."""
 
     few_rows: int = 32
+    serial_above: int = 64
     keys: int = 16
     part: int = 32
     lone_tile: int = 16
@@ -84,6 +93,9 @@ class InterpretedTuning(Tuning):
 
     def many(self, rows: int, outputs: int, kind: str) -> Tile:
         return Tile(64, 512, 64, 4, 1)
+
+    def stored(self, rows: int, kind: str) -> Tile:
+        return Tile(min(64, max(16, power_of_two(rows))), 512, 0, 4, 1)
 
 
 @cache

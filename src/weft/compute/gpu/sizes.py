@@ -1,6 +1,11 @@
 """Memory that a model needs on a card, computed without allocating it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from weft.compute.gpu.formats import saved_bytes
 from weft.model.card import ModelCard
+from weft.model.groups import GroupFormat
 from weft.model.spec import ModelSpec
 
 _ELEMENT = 2
@@ -10,8 +15,13 @@ _STEP_ROWS = 2048
 _FLOAT = 4
 
 
-def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
-    """Returns the bytes of weights and other memory, without the KV pool."""
+def resident_bytes(
+    spec: ModelSpec,
+    card: ModelCard,
+    groups: Mapping[str, GroupFormat] = MappingProxyType({}),
+    quantization: str | None = None,
+) -> int:
+    """Returns the bytes of weights and other memory, without the KV pool; `groups` are `Checkpoint`'s."""
     widest = max(
         (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
         spec.hidden_size,
@@ -20,7 +30,10 @@ def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
     of_row += _ELEMENT * (2 * spec.hidden_size + 2 * spec.output_size + spec.intermediate_size)
     # Logits of the largest step of single rows, allocated twice.
     logits = _FLOAT * spec.vocab_size * 512
-    return _ELEMENT * card.num_parameters + _STEP_ROWS * of_row + 2 * logits + _BESIDE_BYTES
+    weights = _ELEMENT * card.num_parameters
+    if quantization is not None:
+        weights -= saved_bytes(spec, groups, quantization, _ELEMENT)
+    return weights + _STEP_ROWS * of_row + 2 * logits + _BESIDE_BYTES
 
 
 def kv_bytes_per_token(spec: ModelSpec) -> int:

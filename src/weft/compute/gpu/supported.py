@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from weft.compute.cpu import unknown
+from weft.compute.cpu import QUANTIZATIONS, unknown
 from weft.compute.gpu.card import Card, is_interpreted
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
@@ -36,15 +36,6 @@ def _model_refusals(card: ModelCard) -> Iterator[str]:
         yield "mixtures of experts are not supported on a GPU yet"
     if card.dtype not in TYPES and not is_interpreted():
         yield f"a GPU computes in {' or '.join(TYPES)}, not in {card.dtype}; give --dtype bfloat16"
-
-
-def rounding_refusal(options: EngineOptions, card: ModelCard) -> str | None:
-    """Returns the reason why a quantized format is not supported; None if it is supported."""
-    if card.stored_bits is not None and options.quantization is None:
-        return (
-            "quantized weights are not supported on a GPU yet; --quantization none dequantizes them"
-        )
-    return None
 
 
 def check_spec(spec: ModelSpec, name: str) -> None:
@@ -87,11 +78,8 @@ def check_card(card: Card | None) -> None:
 
 def check_options(options: EngineOptions, card: ModelCard) -> None:
     """Raises `ConfigError` for flags that an engine on a GPU does not support."""
-    allowed = ("none",)
-    if options.quantization not in (None, *allowed):
-        raise ConfigError(
-            unknown("quantization", options.quantization, allowed) + " with --compute gpu"
-        )
+    if options.quantization not in (None, *QUANTIZATIONS):
+        raise ConfigError(unknown("quantization", options.quantization, QUANTIZATIONS))
     refused = {
         "--kv-cache-dtype": options.kv_cache_dtype != "auto",
         "--num-threads": options.num_threads is not None,
@@ -108,6 +96,6 @@ def check_options(options: EngineOptions, card: ModelCard) -> None:
             raise ConfigError(
                 f"{flag} is not available with --compute gpu yet; leave it out, or give --compute native"
             )
-    refusal = model_refusal(card) or rounding_refusal(options, card)
+    refusal = model_refusal(card)
     if refusal is not None:
         raise ConfigError(f"--compute gpu: {card.name}: {refusal}")

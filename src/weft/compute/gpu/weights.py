@@ -1,23 +1,19 @@
 """Reads the weights of a checkpoint into the card's memory, in the layout of the kernels."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from weft.compute.gpu import launches
-from weft.compute.gpu.products import DEPTH, PARTS, Ending, Matrix
+from weft.compute.gpu.card_tensors import to_card
+from weft.compute.gpu.formats import BY_ROW, padded_depth, product_format
+from weft.compute.gpu.products import PARTS, Ending, Matrix, WideMatrix
+from weft.compute.gpu.stored_matrix import Numbers, StoredMatrix, numbers_by_row
+from weft.compute.native.groups import round_to_groups
+from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.spec import ModelSpec
 from weft.model.switches import Activation
-from weft.model.weights import Tensor, Values, Weights, refuse_values
-
-TYPES: Mapping[str, torch.dtype] = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-}
-_BIT_TYPES = {"bfloat16": np.int16}  # numpy lacks these types, so their bits are copied as integers
+from weft.model.weights import Values, Weights, refuse_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,7 @@ class Reader:
     spec: ModelSpec
     weights: Weights
     dtype: torch.dtype
+    quantization: str | None = None
 
     def table(self, name: str) -> torch.Tensor:
         """Returns a matrix [rows, depth] in float32."""
@@ -69,9 +66,39 @@ class Reader:
         return whole
 
     def matrix(self, prefix: str, *names: str, ending: Ending = PARTS) -> Matrix:
-        """Returns weights and biases as one matrix for products."""
+        """Returns weights and biases as one matrix for products, in the format that it is kept in."""
+        whole = tuple(prefix + name for name in names)
         bias = self._biases(prefix, names)
-        return Matrix.of(self.padded(*(prefix + name for name in names)), ending, bias)
+        form = self.format_of(whole)
+        if form is None:
+            return WideMatrix.of(self.padded(*whole), ending, bias)
+        parts = [self.numbers(name, form) for name in whole]
+        return StoredMatrix.of(Numbers.join(parts), ending, bias)
+
+    def format_of(self, names: tuple[str, ...]) -> GroupFormat | None:
+        """Returns the format in which the card keeps the product of these matrices; None: in `dtype`."""
+        stored: dict[str, GroupFormat] = {}
+        for name in names:
+            if name not in self.weights:  # a tied head
+                continue
+            values = self.weights.tensors[name]
+            if isinstance(values, StoredGroups) and values.group_format is not None:
+                stored[name] = values.group_format
+        return product_format(names, stored, self.quantization)
+
+    def numbers(self, name: str, form: GroupFormat) -> Numbers:
+        """Returns a matrix in this format: its stored numbers, or floats quantized to it."""
+        is_tied = name == "head" and self.spec.tied_head
+        values = self.weights.tensors["embed" if is_tied else name]
+        if isinstance(values, StoredGroups) and values.group_format == form:
+            numbers = Numbers.of(values.grouped())
+        elif form == BY_ROW:
+            numbers = numbers_by_row(values.unpacked())
+        else:
+            numbers = Numbers.of(round_to_groups(values.unpacked()))
+        if values.unchecked is not None and not numbers.is_finite(self.dtype):
+            refuse_values(values.unchecked)
+        return numbers
 
     def _biases(self, prefix: str, names: tuple[str, ...]) -> torch.Tensor | None:
         """Returns the joined biases; zeros for a matrix without a bias, if another matrix has one."""
@@ -87,15 +114,10 @@ class Reader:
         """Returns a tensor on the card; the checkpoint must contain it."""
         values: Values = self.weights.tensors[name]
         tensor = values.unpacked()
-        on_card = _to_card(tensor).to(dtype)
+        on_card = to_card(tensor).to(dtype)
         if values.unchecked is not None and not bool(torch.isfinite(on_card).all()):
             refuse_values(values.unchecked)
         return on_card
-
-
-def padded_depth(depth: int) -> int:
-    """Returns the depth of a matrix after padding."""
-    return -(-depth // DEPTH) * DEPTH
 
 
 def up_ending(spec: ModelSpec) -> Ending:
@@ -108,12 +130,3 @@ def up_ending(spec: ModelSpec) -> Ending:
 def head_ending(spec: ModelSpec) -> Ending:
     """Returns the ending of the product into logits."""
     return Ending("head", divisor=spec.logits_divisor, cap=spec.final_soft_cap or 0.0)
-
-
-def _to_card(tensor: Tensor) -> torch.Tensor:
-    if tensor.dtype not in TYPES:
-        return torch.from_numpy(np.ascontiguousarray(tensor.float32())).to(launches.device())
-    bits = np.ascontiguousarray(tensor.data)
-    if tensor.dtype in _BIT_TYPES:
-        bits = bits.view(_BIT_TYPES[tensor.dtype])
-    return torch.from_numpy(bits).to(launches.device()).view(TYPES[tensor.dtype])

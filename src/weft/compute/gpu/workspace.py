@@ -6,8 +6,8 @@ from typing import Self
 import torch
 
 from weft.compute.gpu import launches
-from weft.compute.gpu.products import SERIAL_ABOVE, Matrix
-from weft.compute.gpu.weights import padded_depth
+from weft.compute.gpu.formats import padded_depth
+from weft.compute.gpu.products import Matrix
 from weft.model.spec import ModelSpec
 
 
@@ -80,4 +80,5 @@ def most_parts(matrix: Matrix, max_rows: int) -> int:
     """Returns the maximum number of values that a product writes, in parts or as a whole."""
     if matrix.ending.kind != "parts":
         return 1
-    return matrix.num_outputs * max(max_rows, matrix.num_parts * min(max_rows, SERIAL_ABOVE))
+    in_parts = min(max_rows, launches.tuning().serial_above)
+    return matrix.num_outputs * max(max_rows, matrix.num_parts * in_parts)

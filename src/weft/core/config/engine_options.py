@@ -73,9 +73,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     quantization: Annotated[
         Literal["int8", "int4", "none"] | None,
         Flag(
-            "Quantize linear layers while loading: int8 (half the memory of bf16) or int4 (a third), both with "
-            "int8 inputs. none: dequantize a quantized checkpoint. Default: keep the format of the checkpoint if a "
-            "kernel computes it, else dequantize.",
+            "Quantize linear layers while loading: int8 (half the memory of bf16) or int4 (a third); on CPUs "
+            "with int8 inputs. none: dequantize a quantized checkpoint. Default: keep the format of the checkpoint if "
+            "a kernel computes it, else dequantize.",
             "Model",
         ),
     ] = None

@@ -62,7 +62,7 @@ def middle(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.co
 
 
 @triton.jit
-def _finish(
+def finish(
     acc,
     other,
     BIAS,
@@ -151,7 +151,7 @@ def few_rows(
             other = tl.dot(tile, rows, other)
     if PDL:
         gdc_launch_dependents()
-    acc = _finish(
+    acc = finish(
         acc,
         other,
         BIAS,
@@ -172,7 +172,7 @@ def few_rows(
 
 
 @triton.jit
-def _tile_of(place, num_m, num_n, GROUP: tl.constexpr):
+def tile_of(place, num_m, num_n, GROUP: tl.constexpr):
     """Returns the tile that a program computes: neighbouring programs share rows of the matrix, and of the step."""
     of_group = GROUP * num_n
     first = place // of_group * GROUP
@@ -235,7 +235,7 @@ def many_rows(
     """Computes the product for steps of many rows; with `IS_SERIAL` the parts are added in order, and OUT has one
     part.
     """
-    pm, pn = _tile_of(tl.program_id(0), tl.cdiv(M, BM), tl.cdiv(N, BN), 8)
+    pm, pn = tile_of(tl.program_id(0), tl.cdiv(M, BM), tl.cdiv(N, BN), 8)
     rm = pm * BM + tl.arange(0, BM)
     rn = pn * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
@@ -270,7 +270,7 @@ def many_rows(
             tl.debug_barrier()  # partial sums are in memory, because registers cannot hold both
             _add_to(OUT, pm * BM, pn * BN, acc, M, N, out_stride, turn > 0, BM, BN)
         else:
-            acc = _finish(
+            acc = finish(
                 acc,
                 other,
                 BIAS,
