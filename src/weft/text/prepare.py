@@ -203,6 +203,7 @@ class InputProcessor:
         if embeds and params.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
         resolved = resolve_params(params, len(token_ids), self._limits)
+        bad_words = resolved.bad_words or resolved.bad_words_token_ids
         if self._rules_reasoning:
             resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
         return Request(
@@ -220,7 +221,7 @@ class InputProcessor:
             data_parallel_rank=options.data_parallel_rank,
             trace_headers=options.trace_headers,
             lora_request=options.lora_request,
-            bad_token_ids=self._bad_token_ids(resolved.bad_words) if resolved.bad_words else [],
+            bad_token_ids=self._bad_token_ids(resolved) if bad_words else [],
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
             media=prompt.media,
@@ -255,15 +256,16 @@ class InputProcessor:
             return None
         return read_reasoning(params, ended, kwargs, token_ids, self._tokenizer)
 
-    def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
+    def _bad_token_ids(self, params: SamplingParams) -> list[list[int]]:
         """Returns the token ids of each word at the start of a text, and also after a space if these differ. The rule
         is vLLM's, so that answers are equal: the ids after a space are used only if their first id differs and their
         number is the same.
         """
-        if self._tokenizer is None:
+        found = list(params.bad_words_token_ids or ())
+        if params.bad_words and self._tokenizer is None:
             raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")
-        found: list[list[int]] = []
-        for word in map(str.lstrip, bad_words):
+        for word in map(str.lstrip, params.bad_words or ()):
+            assert self._tokenizer is not None
             first, after_space = (
                 self._tokenizer.encode(text, add_special_tokens=False)
                 for text in (word, f" {word}")

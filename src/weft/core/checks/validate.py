@@ -292,6 +292,18 @@ def _check_bad_words(name: str, words: Any, _params: SamplingParams, _limits: Li
         encode_text(name, word)
 
 
+def _check_bad_ids(name: str, words: Any, _params: SamplingParams, limits: Limits) -> None:
+    if not isinstance(words, list | tuple) or not all(isinstance(w, list | tuple) for w in words):
+        raise BadRequest(name, f"{name} must be a list of lists of token ids, got {shown(words)}")
+    if len(words) > MAX_BAD_WORDS:
+        raise BadRequest(name, f"{name} takes at most {MAX_BAD_WORDS} lists, got {len(words)}")
+    for word in words:
+        if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
+            message = f"each of {name} must have 1 to {MAX_BAD_WORD_CHARS} ids, got {len(word)}"
+            raise BadRequest(name, message)
+        _check_token_ids(name, word, limits)
+
+
 def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
     if not isinstance(given, RepetitionDetectionParams):
         raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {shown(given)}")
@@ -318,6 +330,7 @@ _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "allowed_token_ids": _check_allowed,
     "logit_bias": _check_logit_bias,
     "bad_words": _check_bad_words,
+    "bad_words_token_ids": _check_bad_ids,
     "repetition_detection": _check_repetition,
     "extra_args": lambda _, given, params, limits: check_extra_args(
         given, limits.kv_role, params.n, is_foreign=limits.has_foreign_transfers

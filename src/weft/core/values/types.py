@@ -21,6 +21,7 @@ _PENALTY = Param(-2, 2)
 # Request bodies have other fields for these parameters, or none; gRPC clients do this work themselves.
 _IN_PYTHON = Param(body=Carried.NOT, wire=Carried.OWN)
 _NOT_ON_WIRE = Param(wire=Carried.NOT)
+_INSIDE = Param(body=Carried.NOT, wire=Carried.NOT)
 
 
 class OutputKind(StrEnum):
@@ -85,8 +86,7 @@ class RepetitionDetectionParams(
 ):
     """Settings for ending an answer whose last tokens are one pattern of tokens, repeated `min_count` times.
 
-    Patterns have `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens; a `max_pattern_size` of 0 disables
-    detection.
+    A pattern has `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens; a maximum of 0 disables detection.
     """
 
     max_pattern_size: int = 0
@@ -102,12 +102,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     the sampled token, in place of the most likely tokens. `flat_logprobs` returns logprobs as
     `weft.core.values.logprobs.FlatLogprobs`, which has few objects, instead of lists.
 
-    The tokens that may be sampled are restricted by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
-    `min_tokens`; a restriction that would leave no token is skipped for that token. With `structured_outputs`,
-    `ignore_eos` continues the answer only while the constraint allows more. For a model that reasons (see
-    `EngineClient.generate`) the constraint begins after the reasoning, or with `grammar_from_first_token` at the first
-    token. Reasoning that reaches `thinking_token_budget` tokens is ended: the tokens of the text that ends it come
-    next, whatever else is requested. A budget of -1 is no limit.
+    The tokens that may be sampled are restricted by `structured_outputs`, then `allowed_token_ids`, `bad_words` (as
+    texts or as token ids) and `min_tokens`; a restriction that would leave no token is skipped for that token. With
+    `structured_outputs`, `ignore_eos` continues the answer only while the constraint allows more. For a model that
+    reasons (see `EngineClient.generate`) the constraint begins after the reasoning, or with `grammar_from_first_token`
+    at the first token. Reasoning that reaches `thinking_token_budget` tokens is ended: the tokens of the text that ends
+    it come next, whatever else is requested. A budget of -1 is no limit.
     """
 
     n: int = 1
@@ -172,6 +172,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: Annotated[dict[int, float] | None, Param(wire=Carried.OWN)] = None
     allowed_token_ids: Annotated[list[int] | None, _NOT_ON_WIRE] = None
     bad_words: Annotated[list[str] | None, _NOT_ON_WIRE] = None
+    bad_words_token_ids: Annotated[list[list[int]] | None, _INSIDE] = None
     structured_outputs: Annotated[
         StructuredOutputsParams | None, Param(body=Carried.OWN, wire=Carried.OWN)
     ] = None
@@ -186,7 +187,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stream_interval: Annotated[
         int | None, Param(1, INT32_MAX, body=Carried.NOT, wire=Carried.NOT)
     ] = None
-    skip_reading_prefix_cache: Annotated[bool, Param(body=Carried.NOT, wire=Carried.NOT)] = False
+    skip_reading_prefix_cache: Annotated[bool, _INSIDE] = False
     extra_args: Annotated[dict[str, Any] | None, _IN_PYTHON] = None
 
     @property
@@ -252,7 +253,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `request_id` is the caller's label; `engine_id` is unique for the life of the process and is the id that the engine
     uses. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set. `arrival_time` is on the monotonic
     clock of the front process. `grammar` is made from `params.structured_outputs`, which is then None; `bad_token_ids`
-    from `params.bad_words`: the last token of each list may not follow the others. `reasoning` is None unless the
+    from the bad words: the last token of each list may not follow the others. `reasoning` is None unless the
     answer begins inside reasoning; if another server decides this, the tokens of `reasoning` are unknown, and
     `reasoning_ended` is the caller's value.
 
@@ -325,7 +326,6 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 # Keyed by token id: the sampled token first, then the others by rank.
 PositionLogprobs = dict[int, Logprob]
-
 # (token id, log-probability, rank): the sampled token first, then the others by rank.
 LogprobRow = list[tuple[int, float, int | None]]
 

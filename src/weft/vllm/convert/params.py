@@ -23,7 +23,10 @@ DONE_HERE = (
     "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind",
     "stream_interval",
 )  # fmt: skip
-REFUSED = {"thinking_token_budget": "vLLM accepts it but does not enforce it"}
+REFUSED = {
+    "bad_words_token_ids": "vLLM takes bad words as texts",
+    "thinking_token_budget": "vLLM accepts it but does not enforce it",
+}
 # vLLM has all other fields, with the same name and meaning.
 SAME = tuple(
     name
