@@ -8,6 +8,7 @@ import msgspec
 
 from weft.core.checks.validate import Limits
 from weft.core.config.engine import EngineConfig, PoolerConfig
+from weft.core.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +16,8 @@ class EngineInfo:
     """Facts of an engine. `ModelConfig` has the facts of its model.
 
     `pooler` is None for a model that generates text. Priorities have an effect only if `policy` is "priority". With
-    `structured_outputs_in_reasoning` grammars apply from the first token on, also to reasoning. `settings` has all
-    settings of the engine as JSON values, for people to read.
+    `structured_outputs_in_reasoning` grammars apply from the first token on, also to reasoning. `config` is the
+    configuration at the start.
     """
 
     limits: Limits
@@ -30,7 +31,7 @@ class EngineInfo:
     block_size: int
     dtype: str
     kv_cache_dtype: str
-    settings: Mapping[str, Any]
+    config: EngineConfig
     is_of_speech: bool = False  # True: the model makes text of recordings, and nothing else
 
     @classmethod
@@ -49,9 +50,25 @@ class EngineInfo:
             block_size=cache.block_size,
             dtype=config.model_config.dtype,
             kv_cache_dtype=cache.kv_cache_dtype,
-            settings=msgspec.to_builtins(config),
+            config=config,
             is_of_speech=config.sounds_config is not None,
         )
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All settings of the engine as JSON values, for people to read."""
+        settings: Mapping[str, Any] = msgspec.to_builtins(self.config)
+        return settings
+
+    def check_priority(self, priority: int) -> None:
+        """Raises `BadRequest` for a priority if the engine does not schedule by priority."""
+        if priority != 0 and self.policy != "priority":
+            raise BadRequest(
+                "priority",
+                "priority needs a server with --scheduling-policy priority; this one runs "
+                f"{self.policy}",
+                priority,
+            )
 
     @property
     def tasks(self) -> tuple[str, ...]:

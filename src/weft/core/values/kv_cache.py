@@ -1,8 +1,11 @@
 """Configuration of the KV pool, of recurrent states, of the second tier and of prefix-cache events."""
 
+import re
 from enum import StrEnum
 
 import msgspec
+
+TCP_ENDPOINT = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>\d{1,5})")
 
 
 class Medium(StrEnum):
@@ -78,3 +81,12 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     hwm: int
     topic: str
     has_int_hashes: bool = True
+
+
+def at_rank(endpoint: str, rank: int) -> str:
+    """Returns the endpoint of a rank: the port plus the rank.
+
+    An endpoint without a port is the same for every rank.
+    """
+    found = TCP_ENDPOINT.fullmatch(endpoint)
+    return endpoint if found is None else f"tcp://{found['host']}:{int(found['port']) + rank}"

@@ -17,7 +17,7 @@ import zmq
 
 from weft.core.errors import ConfigError
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.values.kv_cache import KvEventsConfig
+from weft.core.values.kv_cache import KvEventsConfig, at_rank
 from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -25,7 +25,7 @@ from weft.core.values.types import (
     KvEvent,
     KvEventBatch,
 )
-from weft.engine.settings.kv_events import FLAG, at_rank
+from weft.engine.settings.kv_events import FLAG
 
 log = logging.getLogger("weft.engine")
 

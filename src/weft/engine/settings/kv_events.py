@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.core.values.kv_cache import KvEventsConfig
+from weft.core.values.kv_cache import TCP_ENDPOINT, KvEventsConfig, at_rank
 from weft.engine.settings.given import check_between, read_json
 
 FLAG = "--kv-events-config"
@@ -18,7 +18,6 @@ MAX_BUFFER_STEPS = 100_000
 MAX_QUEUED = 1_000_000
 MAX_TOPIC_BYTES = 255
 HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
-_TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>\d{1,5})")
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,15 +64,6 @@ def read_kv_events(
     )
 
 
-def at_rank(endpoint: str, rank: int) -> str:
-    """Returns the endpoint of a rank: the port plus the rank.
-
-    An endpoint without a port is the same for every rank.
-    """
-    found = _TCP.fullmatch(endpoint)
-    return endpoint if found is None else f"tcp://{found['host']}:{int(found['port']) + rank}"
-
-
 def check_is_countable(config: KvEventsConfig) -> None:
     """Raises `ConfigError` for an endpoint that would be the same for every rank."""
     bound = {"endpoint": config.endpoint if config.binds else None}
@@ -91,7 +81,7 @@ def _is_ours(endpoint: str) -> bool:
 
     The publisher also binds to the name of a network interface, such as lo.
     """
-    found = _TCP.fullmatch(endpoint)
+    found = TCP_ENDPOINT.fullmatch(endpoint)
     if found is None or found["host"] == "*" or "::" in found["host"]:
         return True
     return found["host"] in {name for _, name in socket.if_nameindex()}
@@ -100,7 +90,7 @@ def _is_ours(endpoint: str) -> bool:
 def _check_endpoint(name: str, endpoint: str | None) -> None:
     if endpoint is None:
         return
-    found = _TCP.fullmatch(endpoint)
+    found = TCP_ENDPOINT.fullmatch(endpoint)
     is_port = found is not None and 1 <= int(found["port"]) <= 2**16 - 1
     if not is_port and not re.fullmatch("ipc://.+", endpoint):
         raise ConfigError(

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from weft.core.checks.validate import Limits
-from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.values.media import PROCESSOR_KWARGS, Media, MediaConfig
 from weft.core.values.prompts import EmbedsPart, Part, Prompt, TextPart
@@ -129,7 +128,7 @@ async def prepare(
     the caller relied on that number.
     """
     client = served.client
-    check_priority(client, options.priority)
+    client.info.check_priority(options.priority)
     request = await client.prepare(prompt, params, options)
     _check_room(len(request.prompt_token_ids), params, client.info.limits)
     return request if options.prefiller is None else await served.prefilled(request, options)
@@ -152,17 +151,6 @@ def tokenization_kwargs(*, add_special_tokens: bool, truncation_side: str | None
     """The `tokenization_kwargs` for the fields of a body."""
     side = {} if truncation_side is None else {"truncation_side": truncation_side}
     return {"add_special_tokens": add_special_tokens, **side}
-
-
-def check_priority(client: EngineClient, priority: int) -> None:
-    """Raises `BadRequest` for a priority if the engine does not schedule by priority."""
-    policy = client.info.policy
-    if priority != 0 and policy != "priority":
-        raise BadRequest(
-            "priority",
-            f"priority needs a server with --scheduling-policy priority; this one runs {policy}",
-            priority,
-        )
 
 
 def template_messages(

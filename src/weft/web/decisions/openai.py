@@ -21,7 +21,6 @@ from weft.schema.decisions import (
     ScoreProbability,
 )
 from weft.text.content import Place
-from weft.web.chat.prompt import check_priority
 from weft.web.decisions.prompt import to_prompts
 from weft.web.decisions.question import Option, Question, check_options, check_questions
 from weft.web.decisions.read import Reading, read_labels
@@ -51,7 +50,7 @@ _MIN_MASS = 0.01
 async def create_decisions(call: ModelCall) -> Answer:
     """Answer questions about one input with probabilities"""
     body: DecisionsBody = call.body
-    check_priority(call.served.client, body.priority or 0)
+    call.served.client.info.check_priority(body.priority or 0)
     check_questions("questions", body.questions)
     questions = list(starmap(_to_question, enumerate(body.questions)))
     messages = await _messages(body.input)

@@ -9,7 +9,6 @@ from weft.core.errors import BadRequest
 from weft.schema.decisions import ItemScore, ScoringAnswer, ScoringBody
 from weft.schema.usage import Usage
 from weft.text.prompts import check_length
-from weft.web.chat.prompt import check_priority
 from weft.web.decisions.read import Reading, Split, read_labels, reports_logits
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
@@ -25,7 +24,7 @@ _EXAMPLE = {"query": "Is this a city? ", "items": ["Paris", "apple"], "label_tok
 async def create_scores(call: ModelCall) -> Answer:
     """Score each item by the probability of a label after the query with the item"""
     body: ScoringBody = call.body
-    check_priority(call.served.client, body.priority or 0)
+    call.served.client.info.check_priority(body.priority or 0)
     if not 1 <= len(body.items) <= MAX_ITEMS:
         raise BadRequest("items", f"items must hold 1 to {MAX_ITEMS} items, got {len(body.items)}")
     if body.apply_softmax is False and reports_logits(call):

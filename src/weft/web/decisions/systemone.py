@@ -14,7 +14,6 @@ from weft.schema.decisions import (
     SystemOneQuestion,
     SystemOneUsage,
 )
-from weft.web.chat.prompt import check_priority
 from weft.web.decisions.prompt import to_prompts
 from weft.web.decisions.question import Option, Question, check_options, check_questions
 from weft.web.decisions.read import Reading, read_labels
@@ -33,7 +32,7 @@ async def create_answers(call: ModelCall) -> Answer:
     """Answer named questions about a state with probabilities"""
     body: SystemOneBody = call.body
     head = call.heading("decision")
-    check_priority(call.served.client, body.priority or 0)
+    call.served.client.info.check_priority(body.priority or 0)
     check_questions("questions", list(body.questions))
     questions = [_to_question(name, given) for name, given in body.questions.items()]
     messages = [{"role": "user", "content": _state(body)}]

@@ -19,7 +19,6 @@ from weft.core.values.types import (
 )
 from weft.schema.pooling import InputFields, PoolingFields, PoolingUsage
 from weft.web.chat.prompt import (
-    check_priority,
     render,
     tokenization_kwargs,
     trusted_template,
@@ -60,7 +59,7 @@ def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
 def check_fields(served: Served, body: PoolingFields) -> None:
     """Refuses unsupported fields, before anything is tokenized."""
     refuse_unsupported(body)
-    check_priority(served.client, body.priority or 0)
+    served.client.info.check_priority(body.priority or 0)
 
 
 async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:

@@ -15,7 +15,7 @@ from weft.core.values.types import OutputKind, RequestOptions, RequestOutput, Sa
 from weft.schema.tokens import TextAnswer, TextChunk, TokensAnswer, TokensBody, TokensChunk
 from weft.text.outputs import let_go_of, write_scores
 from weft.text.parsers.table import REASONING_PARSERS
-from weft.web.chat.prompt import check_priority, with_salt
+from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.inference.call import (
     ModelCall,
@@ -95,7 +95,7 @@ def check_body(call: Call, body: TokensBody) -> None:
         )
     if body.sampling_params.n > call.served.options.max_n:
         raise BadRequest("sampling_params.n", f"n must be at most {call.served.options.max_n}")
-    check_priority(call.served.client, body.priority or 0)
+    call.served.client.info.check_priority(body.priority or 0)
 
 
 async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
