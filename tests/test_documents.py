@@ -60,6 +60,7 @@ NOT_RUN = {
         "waits for its nodes; tests/cli/test_ranks.py runs a head with one"
     ),
     "weft serve MODEL --headless ": "waits for its head; tests/cli/test_ranks.py runs one",
+    "python -m dynamo.": "needs NVIDIA Dynamo; tests/rpc/test_dynamo.py makes the calls of its sidecar",
     "weft serve --remote grpc://HOST:50051": "stands before vLLM's server; make test-vllm runs both",
     'weft serve MODEL --kv-transfer-config \'{"kv_connector": "TcpConnector", "kv_role": "kv_both"': (
         "names an address of another machine; tests/engine/transfer runs servers on this one"

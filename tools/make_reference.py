@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
-
 from tools.engines_reference import engines_page
+from tools.grpc_reference import grpc_page
 from tools.help_pages import help_pages
 from tools.markdown import page, row, table
 from tools.model_reference import models
@@ -22,7 +21,6 @@ from tools.vllm_reference import vllm_flags_page
 from weft.cli.arguments.flags import SHORT
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
 from weft.cli.help import PAGES as HELP
-from weft.core.checks.lora import LORA_METADATA
 from weft.core.errors import Code, WeftError
 from weft.core.observe.metric_series import (
     ABSENT,
@@ -33,12 +31,7 @@ from weft.core.observe.metric_series import (
     Kind,
     Series,
 )
-from weft.pb import common_pb2, vllm_engine_pb2
-from weft.rpc.auth import ACCESS_BY_METHOD, Access
-from weft.rpc.convert.request import REFUSED_FIELDS
-from weft.rpc.metadata import REASONING_END_METADATA, REASONING_ENDED_METADATA
-from weft.rpc.methods import REFUSALS, VERSION_METADATA
-from weft.rpc.status import PARAMETER_METADATA, to_status
+from weft.rpc.status import to_status
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
@@ -145,83 +138,6 @@ def _subclasses(error: type[WeftError]) -> Iterator[type[WeftError]]:
     for subclass in error.__subclasses__():
         if subclass.__module__ == WeftError.__module__:
             yield from _subclasses(subclass)
-
-
-_OF_LORA = (
-    "Generate: name of the LoRA adapter for the request, because the messages have no field for it. An unknown "
-    "name is NOT_FOUND. Without this key, or with the name of the base model, no adapter is used."
-)
-
-
-_OF_REASONING = (
-    "Generate: the text that ends the reasoning, in UTF-8. A constraint applies only after this text, unless "
-    "`grammar_from_first_token` is set. Without this key, the server's `--reasoning-parser` decides."
-)
-_OF_KEYS = (
-    "The column *key* says whether a method needs a key of `--api-key` or of `--control-api-key`. Without API keys, "
-    "methods that need an API key are open to everyone. With API keys but without control keys, methods that need a "
-    "control key are disabled (PERMISSION_DENIED). A server without keys of either kind is open to everyone who can "
-    "connect to it. An API key can abort requests that were started with the same key, a control key can abort all "
-    "requests; the ids of other requests are ignored like unknown ids. Cache events contain the tokens of all prompts."
-)
-
-
-_OF_OTHERS = (
-    "The same port serves `grpc.health.v1`, without a key, and with `--grpc-reflection` also `grpc.reflection.v1` and "
-    "`v1alpha`, which need an API key."
-)
-
-
-def _key(method: str) -> str:
-    if method == "HealthCheck":
-        return "API, or none with `--grpc-open-health-check`"
-    return {Access.API: "API", Access.OWN: "API or control", Access.CONTROL: "control"}[
-        ACCESS_BY_METHOD.get(method, Access.API)
-    ]
-
-
-def grpc() -> str:
-    """Returns the page of all methods, messages and fields of the protocol."""
-    service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
-    metadata = {
-        "`authorization`": "`Bearer KEY`, with an API key (`--api-key`) or a control key (`--control-api-key`).",
-        f"`{LORA_METADATA}`": _OF_LORA,
-        "`traceparent`, `tracestate`": "The trace that a request belongs to. Used if the server exports traces.",
-        f"`{REASONING_END_METADATA}`": _OF_REASONING,
-        f"`{REASONING_ENDED_METADATA}`": "Generate: true if the prompt contains no unfinished reasoning.",
-        f"`{VERSION_METADATA}`": (
-            "Sent before the response of GetServerInfo: the version of Weft. The server supports all metadata "
-            "of this table."
-        ),
-        f"`{PARAMETER_METADATA}`": "Sent after a refusal: the name of the invalid field, in UTF-8.",
-    }
-    messages = (
-        message
-        for module in (vllm_engine_pb2, common_pb2)
-        for message in module.DESCRIPTOR.message_types_by_name.values()
-    )
-    return page(
-        "gRPC",
-        "The comments in `proto/` explain the fields.",
-        f"## {service.full_name}",
-        table(
-            ("method", "request", "response", "key", "refused if"),
-            map(_method_row, service.methods),
-        ),
-        _OF_KEYS,
-        _OF_OTHERS,
-        "## Metadata",
-        table(("key", "meaning"), metadata.items()),
-        *(part for message in messages for part in _message_parts(message)),
-    )
-
-
-def _method_row(method: MethodDescriptor) -> Sequence[str]:
-    stream = "stream of " if method.server_streaming else ""
-    status, where = REFUSALS.get(method.name, (None, ""))
-    refused = where if status is None else f"{where} ({status.name})"
-    types = (method.input_type.name, f"{stream}{method.output_type.name}")
-    return (method.name, *types, _key(method.name), refused)
 
 
 def engine() -> str:
@@ -345,47 +261,6 @@ def _suffix(series: Series) -> str:
     return "_total" if series.kind is Kind.COUNTER else ""
 
 
-def _message_parts(message: Descriptor) -> Iterator[str]:
-    if message.GetOptions().map_entry:
-        return
-    yield f"### {message.full_name}"
-    if not message.fields:
-        yield "No fields."
-        return
-    rows = []
-    for field in sorted(message.fields, key=lambda field: field.number):
-        is_refused = field.name in REFUSED_FIELDS.get(message.name, ())
-        kind = f"{_field_type(field)}{', refused' if is_refused else ''}"
-        rows.append((field.number, field.name, kind))
-    yield table(("no.", "field", "type"), rows)
-    for nested in message.nested_types:
-        yield from _message_parts(nested)
-
-
-def _field_type(field: FieldDescriptor) -> str:
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        key, value = (
-            field.message_type.fields_by_name["key"],
-            field.message_type.fields_by_name["value"],
-        )
-        return f"map from {_field_type(key)} to {_field_type(value)}"
-    kind = field.message_type or field.enum_type
-    name = kind.name if kind is not None else _SCALARS[field.type]
-    if field.is_repeated:
-        return f"repeated {name}"
-    oneof = field.containing_oneof
-    if oneof is not None and not oneof.name.startswith("_"):
-        return f"{name}, one of `{oneof.name}`"
-    return f"optional {name}" if oneof is not None else name
-
-
-_SCALARS = {
-    number: name.removeprefix("TYPE_").lower()
-    for name, number in vars(FieldDescriptor).items()
-    if name.startswith("TYPE_")
-}
-
-
 def index() -> str:
     """Returns the page that lists all pages by title."""
     rows = [
@@ -404,7 +279,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "engine.md": engine,
     "engines.md": engines_page,
     "errors.md": errors,
-    "grpc.md": grpc,
+    "grpc.md": grpc_page,
     "metrics.md": metrics,
     "models.md": models,
     "parsers.md": parsers,

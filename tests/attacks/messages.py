@@ -6,9 +6,20 @@ from types import MappingProxyType
 
 from google.protobuf.internal.encoder import _VarintBytes
 
-from weft.rpc.methods import METHODS
+from weft.rpc.methods import CONTROL_SERVICE, INFERENCE_SERVICE, METHODS, METHODS_BY_SERVICE
 from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES
 
+# Calls by the name that an attack has; those of vLLM's own services begin with the service.
+CALLS = MappingProxyType(
+    {
+        **METHODS,
+        **{
+            f"{service}/{name}": method
+            for service in (INFERENCE_SERVICE, CONTROL_SERVICE)
+            for name, method in METHODS_BY_SERVICE[service].items()
+        },
+    }
+)
 MAX_BYTES = 8 * 2**20
 _ROOM = MAX_BYTES - 4096
 _LENGTH_DELIMITED = 2
@@ -67,8 +78,9 @@ class MessageAttack:
 
 
 def message_attacks() -> Iterator[MessageAttack]:
-    """Every kind in every field of every call, and in one that there is not."""
-    for name, method in METHODS.items():
+    """Every kind in every field of every call, and in one that there is not; once for calls with the same message."""
+    by_message = {method.request_type: (name, method) for name, method in CALLS.items()}
+    for name, method in by_message.values():
         for path in _paths(method.request_type.DESCRIPTOR):
             for kind in KINDS:
                 yield MessageAttack(name, path, kind)

@@ -13,10 +13,9 @@ from pathlib import Path
 import grpc
 
 from tests.attacks.bodies import Attack
-from tests.attacks.messages import MessageAttack
+from tests.attacks.messages import CALLS, MessageAttack
 from tests.attacks.probe import ADDRESS
 from tests.cli.running import Server, running
-from weft.rpc.methods import METHODS
 
 PROBED = (sys.executable, "-m", "tests.attacks.probe")
 CONTROL_KEY = "for-control"
@@ -70,7 +69,7 @@ class Target(Probed):
         timeout_s = _WATCH_S if method in _ENDLESS else _TIMEOUT_S
         with grpc.insecure_channel(self.server.address, options=_UNBOUNDED) as channel:
             try:
-                for _ in channel.unary_stream(METHODS[method].path)(body, timeout=timeout_s):
+                for _ in channel.unary_stream(CALLS[method].path)(body, timeout=timeout_s):
                     pass
             except grpc.RpcError as error:
                 return error.code().name

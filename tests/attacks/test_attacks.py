@@ -6,10 +6,9 @@ from itertools import cycle, islice
 import pytest
 
 from tests.attacks.bodies import BASES, KINDS, Attack, attacks, fields_by_path
-from tests.attacks.messages import MessageAttack, message_attacks
+from tests.attacks.messages import CALLS, MessageAttack, message_attacks
 from tests.attacks.target import Target, target
 from tests.doubles.loop_probe import TRIES, is_bounded
-from weft.rpc.methods import METHODS
 
 # That one request may hold the others, each as long as the largest body.
 NUM_STRINGS = 3
@@ -70,7 +69,7 @@ def one_for_each_call() -> list[MessageAttack]:
     """A few of every call, each of another kind and in another field."""
     return [
         attack
-        for name in METHODS
+        for name in CALLS
         for attack in islice((a for a in message_attacks() if a.method == name), 0, 120, 17)
     ]
 

@@ -17,10 +17,12 @@ from weft.core.values.types import RequestOptions, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.request import to_generation
+from weft.rpc.methods import METHODS_BY_SERVICE, RpcMethod
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 from weft.text.prepare import InputProcessor
 
+ALL_CALLS = [call for calls in METHODS_BY_SERVICE.values() for call in calls.values()]
 PROMPT = [10, 11, 12, 13]
 TOKENIZER_FILES = {"tokenizer.json": b'{"a": 1}', "tokenizer_config.json": b"{}" * 50_000}
 
@@ -70,6 +72,12 @@ async def completes(stub: VllmEngineStub, **fields: Any) -> list[pb.GenerateComp
     answers = await responses(stub, request(**fields))
     assert all(answer.WhichOneof("response") == "complete" for answer in answers)
     return [answer.complete for answer in answers]
+
+
+def begin(channel: grpc.aio.Channel, method: RpcMethod, data: bytes = b"", **options: Any) -> Any:
+    """A call of any service, with these very bytes."""
+    make = channel.unary_stream if method.is_streaming else channel.unary_unary
+    return make(method.path)(data, **options)
 
 
 async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:

@@ -23,11 +23,18 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import TOKENIZER_FILES, channel_to, check_canary, refusal, request
+from tests.rpc.calls import (
+    TOKENIZER_FILES,
+    begin,
+    channel_to,
+    check_canary,
+    refusal,
+    request,
+)
 from weft.core.errors import ConfigError
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.methods import METHODS, SERVICE
+from weft.rpc.methods import METHODS, METHODS_BY_SERVICE, SERVICE
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 
@@ -60,10 +67,7 @@ def bearer(key: str) -> tuple[tuple[str, str], ...]:
 )
 async def test_every_call_needs_a_key(guarded: grpc.aio.Channel, name: str, metadata):
     """Row 17: whatever is wrong with the key, the answer is the same."""
-    method = METHODS[name]
-    make = guarded.unary_stream if method.is_streaming else guarded.unary_unary
-
-    status, detail = await refusal(make(method.path)(b"", metadata=metadata))
+    status, detail = await refusal(begin(guarded, METHODS[name], metadata=metadata))
 
     assert status == UNAUTHENTICATED
     assert "authorization: Bearer KEY" in detail
@@ -132,7 +136,7 @@ async def test_reflection_needs_the_flag_and_a_key(
 
     assert without_flag.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert without_key.value.code() == UNAUTHENTICATED
-    assert {SERVICE, "grpc.health.v1.Health"} <= services
+    assert {*METHODS_BY_SERVICE, "grpc.health.v1.Health"} <= services
 
 
 async def test_both_versions_of_reflection_tell_the_same(guarded: grpc.aio.Channel):

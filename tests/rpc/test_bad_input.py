@@ -13,7 +13,9 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import (
+    ALL_CALLS,
     PROMPT,
+    begin,
     channel_to,
     check_canary,
     refusal,
@@ -24,7 +26,7 @@ from tests.rpc.calls import (
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.boundary import FREE_BYTES
-from weft.rpc.methods import METHODS
+from weft.rpc.methods import METHODS, RpcMethod
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NAN, INF = float("nan"), float("inf")
@@ -32,9 +34,7 @@ NAN, INF = float("nan"), float("inf")
 
 async def call_raw(channel: grpc.aio.Channel, name: str, data: bytes) -> tuple[Any, str]:
     """Status and text for a message of these very bytes."""
-    method = METHODS[name]
-    make = channel.unary_stream if method.is_streaming else channel.unary_unary
-    return await refusal(make(method.path)(data))
+    return await refusal(begin(channel, METHODS[name], data))
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> None:
@@ -48,7 +48,7 @@ def nested(depth: int) -> bytes:
     return b"\x52\x80\x80\x04" + b"\x0b" * depth
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("method", ALL_CALLS, ids=lambda method: method.path)
 @pytest.mark.parametrize(
     "data",
     [
@@ -58,13 +58,13 @@ def nested(depth: int) -> bytes:
     ],
 )
 async def test_bytes_that_are_no_message_are_invalid(
-    channel: grpc.aio.Channel, stub: VllmEngineStub, name: str, data: bytes
+    channel: grpc.aio.Channel, stub: VllmEngineStub, method: RpcMethod, data: bytes
 ):
-    """Rows 1, 2 and 4: INVALID_ARGUMENT with the message's name, on every call."""
-    status, detail = await call_raw(channel, name, data)
+    """Rows 1, 2 and 4: INVALID_ARGUMENT with the message's name, on every call of every service."""
+    status, detail = await refusal(begin(channel, method, data))
 
     assert status == INVALID
-    assert METHODS[name].request_type.DESCRIPTOR.name in detail
+    assert method.request_type.DESCRIPTOR.name in detail
     await check_canary(stub)
 
 

@@ -3,8 +3,8 @@ import sys
 from pathlib import Path
 
 import weft.pb
-from weft.pb import common_pb2, vllm_engine_pb2
-from weft.rpc.methods import METHODS
+from weft.pb import common_pb2, vllm_control_pb2, vllm_engine_pb2, vllm_inference_pb2
+from weft.rpc.methods import CONTROL_METHODS, INFERENCE_METHODS, METHODS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(weft.pb.__file__).parent
@@ -31,6 +31,7 @@ def test_packages_keep_the_names_that_reflection_shows():
     """Other implementations of the protocol use these."""
     assert vllm_engine_pb2.DESCRIPTOR.package == "vllm.grpc.engine"
     assert common_pb2.DESCRIPTOR.package == "smg.grpc.common"
+    assert {vllm_inference_pb2.DESCRIPTOR.package, vllm_control_pb2.DESCRIPTOR.package} == {"vllm"}
 
 
 def test_all_twelve_calls_are_there():
@@ -49,3 +50,13 @@ def test_all_twelve_calls_are_there():
         "GetTokenizer": True,
         "SubscribeKvEvents": True,
     }
+
+
+def test_all_calls_of_vllms_own_services_are_there():
+    """Two of inference, and 21 of control, of which none is a stream."""
+    assert {name: method.is_streaming for name, method in INFERENCE_METHODS.items()} == {
+        "Generate": False,
+        "GenerateStream": True,
+    }
+    assert len(CONTROL_METHODS) == 21
+    assert not any(method.is_streaming for method in CONTROL_METHODS.values())

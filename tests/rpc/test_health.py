@@ -13,7 +13,7 @@ from weft.core.errors import Unavailable
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.calls.service import is_alive
-from weft.rpc.methods import SERVICE
+from weft.rpc.methods import METHODS_BY_SERVICE, SERVICE
 from weft.rpc.server import RpcServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -32,22 +32,21 @@ async def next_status(watch) -> int:
         return (await watch.read()).status
 
 
-@pytest.mark.parametrize("service", ["", SERVICE])
-async def test_both_service_names_are_served(health: HealthStub, service: str):
-    """The whole server, and the one service on it."""
+@pytest.mark.parametrize("service", ["", *METHODS_BY_SERVICE])
+async def test_all_service_names_are_served(health: HealthStub, service: str):
+    """The whole server, and each service on it."""
     answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
 
     assert answer.status == SERVING
 
 
-async def test_list_names_both(health: HealthStub):
+async def test_list_names_all(health: HealthStub):
     """The newer call of the same protocol."""
     answer = await health.List(health_pb2.HealthListRequest())
 
-    assert {name: r.status for name, r in answer.statuses.items()} == {
-        "": SERVING,
-        SERVICE: SERVING,
-    }
+    assert {name: r.status for name, r in answer.statuses.items()} == dict.fromkeys(
+        ["", "vllm.grpc.engine.VllmEngine", "vllm.Inference", "vllm.Control"], SERVING
+    )
 
 
 async def test_unknown_service_is_not_found(health: HealthStub, stub: VllmEngineStub):

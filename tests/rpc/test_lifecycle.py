@@ -109,7 +109,7 @@ class CallDetails:
 
 async def call_handler(server: RpcServer, name: str, message: Any, context: Any) -> None:
     """Serve one call without a connection."""
-    handler = server.service.handler().service(CallDetails(name))
+    handler = server.service.handlers()[0].service(CallDetails(name))
     await handler.unary_stream(message, context)
 
 

@@ -16,8 +16,9 @@ from weft.core.callers import KeyRing, bearer_key
 from weft.core.client import EngineClient
 from weft.core.errors import Forbidden, Unauthenticated, WeftError
 from weft.core.tenant_client import as_tenant
-from weft.core.tenants import ApiKeys
-from weft.rpc.methods import METHODS
+from weft.core.tenants import ApiKeys, Tenant
+from weft.core.values.types import LoRARequest
+from weft.rpc.methods import CONTROL_METHODS, METHODS
 from weft.rpc.status import to_status
 from weft.wire.health import HEALTH_SERVICE
 
@@ -46,8 +47,32 @@ ACCESS_BY_METHOD = MappingProxyType(
         "SubscribeKvEvents": Access.CONTROL,
     }
 )
+# Calls of `vllm.Control` that change the engine. Unlike the calls above, they are off on a server without any keys, as
+# over HTTP.
+OPERATOR_CALLS = frozenset(
+    {
+        "Shutdown",
+        "LoadLora",
+        "UnloadLora",
+        "PauseGeneration",
+        "ResumeGeneration",
+        "Sleep",
+        "WakeUp",
+        "InitWeightTransferEngine",
+        "StartWeightUpdate",
+        "StartDraftWeightUpdate",
+        "UpdateWeights",
+        "FinishWeightUpdate",
+        "UpdateWeightVersion",
+    }
+)
+# Methods of `vllm.Control` and `vllm.Inference` that are not listed have Access.API.
+ACCESS_BY_VLLM_METHOD = MappingProxyType(
+    {"Abort": Access.OWN, **dict.fromkeys(sorted(OPERATOR_CALLS), Access.CONTROL)}
+)
 _ACCESS_BY_PATH = MappingProxyType(
     {METHODS[name].path: access for name, access in ACCESS_BY_METHOD.items()}
+    | {CONTROL_METHODS[name].path: access for name, access in ACCESS_BY_VLLM_METHOD.items()}
 )
 
 
@@ -95,12 +120,22 @@ class Keys:
         key = _key_of(metadata)
         return key is not None and self._control.is_valid(key)
 
+    @property
+    def has_control(self) -> bool:
+        """True if there are control keys."""
+        return bool(self._control)
+
+    def adapters_of(self, client: EngineClient, metadata: CallMetadata) -> list[LoRARequest]:
+        """Returns the adapters that the caller may use: those of its tenant, or all."""
+        tenant = self._tenant_of(metadata)
+        loras = client.lora_requests.values()
+        return [lora for lora in loras if tenant is None or tenant.may_use(lora.lora_name)]
+
     def admit(self, client: EngineClient, metadata: CallMetadata) -> EngineClient:
         """Counts a request, and returns the engine as its tenant sees it; raises `RateLimited` beyond the tenant's
         limits.
         """
-        key = _key_of(metadata) if self._api else None
-        tenant = None if key is None else self._api.tenant_of(key)
+        tenant = self._tenant_of(metadata)
         if tenant is not None:
             tenant.admit()
         return as_tenant(
@@ -109,6 +144,10 @@ class Keys:
             salts=self._api.salts,
             hides_cached_tokens=self._hides_cached_tokens,
         )
+
+    def _tenant_of(self, metadata: CallMetadata) -> Tenant | None:
+        key = _key_of(metadata) if self._api else None
+        return None if key is None else self._api.tenant_of(key)
 
     def owner(self, metadata: CallMetadata) -> bytes | None:
         """Owner of a request: its API key, or None if the server has no keys."""

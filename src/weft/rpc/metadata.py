@@ -34,6 +34,10 @@ from weft.text.tokenizer import Tokenizer
 REASONING_END_METADATA = "x-weft-reasoning-end-bin"
 REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 
+# The rank of a request of `vllm.Inference`, as vLLM's servers read it.
+RANK_METADATA = "x-data-parallel-rank"
+
+_MAX_RANK_DIGITS = 10
 _ENDED = {"true": True, "false": False}
 
 
@@ -50,6 +54,17 @@ def lora_request_of(metadata: CallMetadata, client: EngineClient) -> LoRARequest
 def trace_headers_of(metadata: CallMetadata) -> dict[str, str]:
     """The trace that the call belongs to."""
     return {name: str(value) for name, value in metadata if name in TRACE_HEADERS}
+
+
+def data_parallel_rank_of(metadata: CallMetadata) -> int | None:
+    """The rank that the call's metadata name; None without one."""
+    for name, value in metadata:
+        if name == RANK_METADATA:
+            text = str(value).strip()
+            if not (text.isascii() and text.isdigit() and len(text) <= _MAX_RANK_DIGITS):
+                raise BadRequest(name, f"{name} must be a whole number, got {text[:40]!a}")
+            return int(text)
+    return None
 
 
 def reasoning_of(metadata: CallMetadata) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""The twelve calls of the service, read from its descriptor; server and client share this table."""
+"""The calls of the three services, read from their descriptors; server and client share these tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
 from weft.core.errors import BadRequest
-from weft.pb import vllm_engine_pb2
+from weft.pb import vllm_control_pb2, vllm_engine_pb2, vllm_inference_pb2
 from weft.wire.message_bounds import (
     MAX_PACKED_BYTES,
     MAX_PARTS,
@@ -18,11 +19,14 @@ from weft.wire.message_bounds import (
 )
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
+INFERENCE_SERVICE = "vllm.Inference"
+CONTROL_SERVICE = "vllm.Control"
 
 # Sent with the answer of GetServerInfo: identifies a Weft server, which understands the x-weft metadata.
 VERSION_METADATA = "x-weft-version"
 
-# Calls that some or all servers refuse to every caller: the status, the reason, and the servers concerned.
+# Calls of `VllmEngine` that some or all servers refuse to every caller: the status, the reason, and the servers
+# concerned.
 REFUSALS = MappingProxyType(
     {
         "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
@@ -37,6 +41,37 @@ REFUSALS = MappingProxyType(
         ),
         "GetTokenizer": (StatusCode.FAILED_PRECONDITION, "the model has no tokenizer"),
         "SubscribeKvEvents": (StatusCode.UNIMPLEMENTED, "prefix caching is off"),
+    }
+)
+
+# The same for the calls of `vllm.Inference` and `vllm.Control`.
+_EMBEDS = (StatusCode.UNIMPLEMENTED, "the model embeds")
+_NO_TRANSFER = (StatusCode.UNIMPLEMENTED, "the server was started without --weight-transfer-config")
+_NO_VERSIONS = (StatusCode.UNIMPLEMENTED, "always: the weights have no versions")
+_FIXED_LORAS = (
+    StatusCode.FAILED_PRECONDITION,
+    "the server was started without --allow-runtime-lora-updating",
+)
+VLLM_REFUSALS = MappingProxyType(
+    {
+        "Generate": _EMBEDS,
+        "GenerateStream": _EMBEDS,
+        "Shutdown": (
+            StatusCode.FAILED_PRECONDITION,
+            "always: the process that started the server ends it, by a signal",
+        ),
+        "LoadLora": _FIXED_LORAS,
+        "UnloadLora": _FIXED_LORAS,
+        "InitWeightTransferEngine": _NO_TRANSFER,
+        "StartWeightUpdate": _NO_TRANSFER,
+        "StartDraftWeightUpdate": (
+            StatusCode.UNIMPLEMENTED,
+            "always: an update has the weights of the served model alone",
+        ),
+        "UpdateWeights": _NO_TRANSFER,
+        "FinishWeightUpdate": _NO_TRANSFER,
+        "UpdateWeightVersion": _NO_VERSIONS,
+        "GetWeightVersion": _NO_VERSIONS,
     }
 )
 
@@ -66,8 +101,9 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """A call: its message types, and whether it returns a stream."""
+    """A call of a service: its message types, and whether it returns a stream."""
 
+    service: str
     name: str
     request_type: type[Message]
     response_type: type[Message]
@@ -76,7 +112,7 @@ class RpcMethod:
     @property
     def path(self) -> str:
         """The path on the wire."""
-        return f"/{SERVICE}/{self.name}"
+        return f"/{self.service}/{self.name}"
 
     def decode_request(self, data: bytes, *, max_model_len: int = 0) -> Message | Undecodable:
         """Decodes a request, or returns `Undecodable`: for an exception here, grpc would answer UNKNOWN.
@@ -95,10 +131,10 @@ class RpcMethod:
             return Undecodable(descriptor.name)
 
 
-def _read_methods() -> Mapping[str, RpcMethod]:
-    service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
+def _read_methods(service: ServiceDescriptor) -> Mapping[str, RpcMethod]:
     methods = {
         method.name: RpcMethod(
+            service=service.full_name,
             name=method.name,
             request_type=GetMessageClass(method.input_type),
             response_type=GetMessageClass(method.output_type),
@@ -109,4 +145,13 @@ def _read_methods() -> Mapping[str, RpcMethod]:
     return MappingProxyType(methods)
 
 
-METHODS = _read_methods()
+METHODS = _read_methods(vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"])
+INFERENCE_METHODS = _read_methods(vllm_inference_pb2.DESCRIPTOR.services_by_name["Inference"])
+CONTROL_METHODS = _read_methods(vllm_control_pb2.DESCRIPTOR.services_by_name["Control"])
+METHODS_BY_SERVICE = MappingProxyType(
+    {
+        SERVICE: METHODS,
+        INFERENCE_SERVICE: INFERENCE_METHODS,
+        CONTROL_SERVICE: CONTROL_METHODS,
+    }
+)

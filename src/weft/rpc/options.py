@@ -78,6 +78,7 @@ class RpcOptions:
     heartbeat_s: float = 1.0
     health_interval_s: float = 0.5
     reasoning_parser: str | None = None
+    allow_runtime_lora_updating: bool = False
 
     @property
     def has_api_keys(self) -> bool:

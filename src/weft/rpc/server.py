@@ -18,7 +18,7 @@ from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
 from weft.rpc.calls.reflection import reflection_handlers
 from weft.rpc.calls.service import Service, is_alive
-from weft.rpc.methods import SERVICE
+from weft.rpc.methods import METHODS_BY_SERVICE
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.wire.health import HEALTH_SERVICE, Health
@@ -48,7 +48,7 @@ class RpcServer:
     ) -> None:
         self._client = client
         self._options = options
-        self._health = Health(("", SERVICE))
+        self._health = Health(("", *METHODS_BY_SERVICE))
         self._keys = Keys(
             ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key),
             options.control_api_keys,
@@ -75,9 +75,11 @@ class RpcServer:
                 options=_to_channel_args(self._options, self._client.model_config),
                 maximum_concurrent_rpcs=self._options.max_concurrent_calls,
             )
-        server.add_generic_rpc_handlers((self.service.handler(), self._health.handler()))
+        server.add_generic_rpc_handlers((*self.service.handlers(), self._health.handler()))
         if self._options.reflection:
-            server.add_generic_rpc_handlers(reflection_handlers((SERVICE, HEALTH_SERVICE)))
+            server.add_generic_rpc_handlers(
+                reflection_handlers((*METHODS_BY_SERVICE, HEALTH_SERVICE))
+            )
         port = bind(server, self._options.address, credentials(self._options), flag="--grpc-port")
         await server.start()
         self._server = server

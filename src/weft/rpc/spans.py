@@ -23,7 +23,11 @@ _FAILURES: Final = frozenset({
 
 @contextmanager
 def server_span(
-    tracer: Tracer | None, method: str, request_id: str, headers: dict[str, str]
+    tracer: Tracer | None,
+    method: str,
+    request_id: str,
+    headers: dict[str, str],
+    service: str = SERVICE,
 ) -> Iterator[dict[str, str]]:
     """Runs a call inside a span, whose status follows from how the block is left. Yields headers for requests to
     other servers.
@@ -32,9 +36,9 @@ def server_span(
     if tracer is None:
         yield headers
         return
-    span = tracer.begin(f"{SERVICE}/{method}", headers)
+    span = tracer.begin(f"{service}/{method}", headers)
     span.set("rpc.system", "grpc")
-    span.set("rpc.service", SERVICE)
+    span.set("rpc.service", service)
     span.set("rpc.method", method)
     span.set("gen_ai.request.id", request_id)
     REQUEST.set((request_id, span.headers["traceparent"]))

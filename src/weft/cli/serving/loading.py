@@ -226,7 +226,8 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
 
 def to_rpc_options(options: ServeOptions) -> RpcOptions:
     """Returns the options of the gRPC server."""
-    http, reasoning = pick(options, HttpOptions), pick(options, ApiOptions).reasoning_parser
+    http, api = pick(options, HttpOptions), pick(options, ApiOptions)
+    reasoning = api.reasoning_parser
     return pick(
         options,
         RpcOptions,
@@ -238,6 +239,7 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
         control_api_keys=http.control_api_keys,
         # Gateways render prompts themselves, so a parser that "auto" chose by the template may not fit.
         reasoning_parser=None if reasoning in ("auto", "none") else reasoning,
+        allow_runtime_lora_updating=api.allow_runtime_lora_updating,
     )
 
 

@@ -1,1 +1,1 @@
-"""The calls of the `VllmEngine` service, one module for each group."""
+"""The calls of the gRPC services, one module for each group."""

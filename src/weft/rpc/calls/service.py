@@ -1,4 +1,6 @@
-"""The calls of `VllmEngine` other than Generate: thin handlers around an `EngineClient`."""
+"""The calls of `VllmEngine` other than Generate: thin handlers around an `EngineClient`. Also the handlers of all
+services.
+"""
 
 import asyncio
 import logging
@@ -18,13 +20,21 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
 from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
+from weft.rpc.calls.control_service import ControlService
 from weft.rpc.calls.embed import EmbedCall
 from weft.rpc.calls.generate import GenerateCall
+from weft.rpc.calls.inference_service import InferenceService
 from weft.rpc.calls.kv_events import KvEventsCall
 from weft.rpc.calls.tokenizer_archive import TokenizerArchive, to_chunks
 from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
 from weft.rpc.convert.request import to_flush_timeout, to_num_steps
-from weft.rpc.methods import METHODS, SERVICE, VERSION_METADATA
+from weft.rpc.methods import (
+    CONTROL_SERVICE,
+    INFERENCE_SERVICE,
+    METHODS_BY_SERVICE,
+    SERVICE,
+    VERSION_METADATA,
+)
 from weft.rpc.options import RpcOptions
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.wire.health import Health
@@ -48,6 +58,9 @@ class Service:
         tracer: Tracer | None,
     ) -> None:
         reasoning_parser = options.reasoning_parser
+        reasoning_end = (
+            None if reasoning_parser is None else REASONING_PARSERS[reasoning_parser].reasoning_end
+        )
         self._client = client
         self._archive = TokenizerArchive(tokenizer_files)
         self._health = health
@@ -63,15 +76,50 @@ class Service:
             keys,
             write_timeout_s=options.write_timeout_s,
             tracer=tracer,
-            reasoning_end=None
-            if reasoning_parser is None
-            else REASONING_PARSERS[reasoning_parser].reasoning_end,
+            reasoning_end=reasoning_end,
         )
         self.embed = EmbedCall(client, self.generate, tracer)
+        self._inference = InferenceService(
+            client,
+            self.generate,
+            write_timeout_s=options.write_timeout_s,
+            reasoning_end=reasoning_end,
+            tracer=tracer,
+        )
+        self._control = ControlService(
+            client, keys, options, has_tokenizer=bool(tokenizer_files), abort=self._abort
+        )
 
-    def handler(self) -> "GenericRpcHandler[Any, Any]":
-        """The handler of all calls; a test checks that none is missing."""
-        unary: dict[str, boundary.UnaryHandler] = {
+    def handlers(self) -> tuple["GenericRpcHandler[Any, Any]", ...]:
+        """The handlers of all services; a test checks that no call is missing."""
+        # One limit for the large requests of all services.
+        decoder = boundary.MessageBudget(self._max_total_message_bytes).decoder
+
+        def handler_of(
+            service: str,
+            unary: Mapping[str, boundary.UnaryHandler],
+            streams: Mapping[str, boundary.StreamHandler],
+        ) -> "GenericRpcHandler[Any, Any]":
+            max_model_len = self._client.model_config.max_model_len
+
+            def decode(name: str) -> boundary.Decode:
+                method = METHODS_BY_SERVICE[service][name]
+                return decoder(partial(method.decode_request, max_model_len=max_model_len))
+
+            handlers = {
+                name: boundary.unary(name, call, decode(name)) for name, call in unary.items()
+            } | {name: boundary.stream(name, call, decode(name)) for name, call in streams.items()}
+            return method_handlers_generic_handler(service, handlers)
+
+        inference, control = self._inference, self._control
+        return (
+            handler_of(SERVICE, self._unary_calls(), self._stream_calls()),
+            handler_of(INFERENCE_SERVICE, inference.unary_calls(), inference.stream_calls()),
+            handler_of(CONTROL_SERVICE, control.unary_calls(), {}),
+        )
+
+    def _unary_calls(self) -> Mapping[str, boundary.UnaryHandler]:
+        return {
             "Embed": self.embed,
             "HealthCheck": self._health_check,
             "FlushCache": self._flush_cache,
@@ -82,23 +130,13 @@ class Service:
             "GetServerInfo": self._get_server_info,
             "GetLoads": self._get_loads,
         }
-        streams: dict[str, boundary.StreamHandler] = {
+
+    def _stream_calls(self) -> Mapping[str, boundary.StreamHandler]:
+        return {
             "Generate": self.generate,
             "GetTokenizer": self._get_tokenizer,
             "SubscribeKvEvents": self._kv_events,
         }
-        decoder = boundary.MessageBudget(self._max_total_message_bytes).decoder
-
-        def decode(name: str) -> boundary.Decode:
-            max_model_len = self._client.model_config.max_model_len
-            return decoder(partial(METHODS[name].decode_request, max_model_len=max_model_len))
-
-        handlers = {
-            name: boundary.unary(name, handler, decode(name)) for name, handler in unary.items()
-        } | {
-            name: boundary.stream(name, handler, decode(name)) for name, handler in streams.items()
-        }
-        return method_handlers_generic_handler(SERVICE, handlers)
 
     # -- requests -----------------------------------------------------------------------------
 

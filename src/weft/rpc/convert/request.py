@@ -253,7 +253,7 @@ def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingPara
     for field, value in message.ListFields():
         name = field.name
         if name in numbers:
-            numbers[name] = _shortest(value) if isinstance(value, float) else value
+            numbers[name] = shortest(value) if isinstance(value, float) else value
     return SamplingParams(
         **numbers,
         top_k=message.top_k,
@@ -262,7 +262,7 @@ def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingPara
         stop_token_ids=(
             _to_ids("stop_token_ids", message.stop_token_ids) if message.stop_token_ids else None
         ),
-        logit_bias={key: _shortest(value) for key, value in message.logit_bias.items()} or None,
+        logit_bias={key: shortest(value) for key, value in message.logit_bias.items()} or None,
         # The caller gets token ids; text is needed only to search for stop strings.
         detokenize=bool(message.stop),
         output_kind=OutputKind.DELTA if is_streaming else OutputKind.FINAL_ONLY,
@@ -276,7 +276,7 @@ def _to_ids(name: str, token_ids: Sequence[int]) -> list[int]:
     return list(token_ids)
 
 
-def _shortest(value: float) -> float:
+def shortest(value: float) -> float:
     """Returns the shortest decimal with the same 32 bits: 0.9 from the wire becomes 0.9, not 0.8999999761581421. So
     a request means exactly the same over gRPC as over HTTP, which carries decimals.
     """
