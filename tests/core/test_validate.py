@@ -29,6 +29,19 @@ def resolved(num_prompt_tokens=10, limits=LIMITS, **given):
     return resolve_params(params, num_prompt_tokens, limits)
 
 
+class Subclass(SamplingParams, frozen=True, kw_only=True):
+    """Parameters of a program, with a field that engines do not know."""
+
+    note: str = "mine"
+
+
+def test_fields_of_a_subclass_do_not_reach_the_engine():
+    """An engine process that cannot read a request would end, and the requests of all callers with it."""
+    params = resolve_params(Subclass(max_tokens=3, top_k=4, stop=["x"]), 10, LIMITS)
+    assert type(params) is SamplingParams
+    assert params == resolved(max_tokens=3, top_k=4, stop=["x"])
+
+
 BAD = [
     *(("n", value) for value in (0, -1, 129, 2**31, 1.0, True, "3", None)),
     *(("temperature", value) for value in (NAN, INF, -INF, -0.1, 2.1, 1e308, True, "1", None)),

@@ -9,6 +9,9 @@ except PackageNotFoundError:
 else:
     raise ImportError("vLLM itself is installed beside weft-vllm: uninstall one of them")
 
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.inputs import PromptType, TextPrompt, TokensPrompt
 from vllm.llm import LLM
 from vllm.outputs import (
     ClassificationRequestOutput,
@@ -26,28 +29,26 @@ from weft.core.values.types import PoolingParams
 __version__ = "0.32.0"
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
     "BeamSearchParams",
     "ClassificationRequestOutput",
     "CompletionOutput",
     "EmbeddingRequestOutput",
+    "EngineArgs",
     "PoolingParams",
     "PoolingRequestOutput",
+    "PromptType",
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
+    "TextPrompt",
+    "TokensPrompt",
 ]
 
-_ASYNC = "use weft.AsyncLLM(...), which takes the same options"
-_LLM = "use LLM(...), which takes the same options"
 _NOT_HERE = {
-    "AsyncEngineArgs": _ASYNC,
-    "AsyncLLMEngine": _ASYNC,
-    "EngineArgs": _LLM,
-    "LLMEngine": _LLM,
+    "LLMEngine": "use LLM(...), or AsyncLLMEngine to add requests while others run",
     "ModelRegistry": "Weft's families of models are in docs/reference/models.md; code of models is not loaded",
-    "PromptType": "prompts are texts, lists of token ids, or dicts with prompt or prompt_token_ids",
-    "TextPrompt": 'write {"prompt": text}',
-    "TokensPrompt": 'write {"prompt_token_ids": ids}',
     "initialize_ray_cluster": "there is one machine",
 }
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft
+from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import (
     Classification,
     ClassificationRequestOutput,
@@ -11,6 +12,7 @@ from vllm.outputs import (
     EmbeddingRequestOutput,
     Pooling,
     PoolingRequestOutput,
+    RequestOutput,
     Scoring,
     ScoringRequestOutput,
 )
@@ -19,7 +21,15 @@ from weft.core.values.types import PoolingParams
 _BESIDE = {"use_tqdm", "lora_request"}
 _TAKEN = {
     "generate": {*_BESIDE, "tokenization_kwargs"},
-    "chat": {*_BESIDE, "tools", "documents", "add_generation_prompt", "continue_final_message"},
+    "chat": {
+        *_BESIDE,
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template_kwargs",
+        "mm_processor_kwargs",
+    },
     "encode": {"use_tqdm"},
     "embed": {"use_tqdm"},
     "classify": {"use_tqdm"},
@@ -30,7 +40,6 @@ _NEUTRAL = {
     "chat_template": (None,),
     "chat_template_content_format": ("auto",),
     "lora_request": (None,),
-    "mm_processor_kwargs": (None,),
     "pooling_params": (None,),
     "priority": (None,),
     "tokenization_kwargs": (None,),
@@ -45,6 +54,11 @@ class LLM:
     def __init__(self, model: str, **options: Any) -> None:
         self._own = weft.LLM(model, **options)
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> "LLM":
+        """Returns a model with these options."""
+        return cls(engine_args.model, **engine_args.options)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -54,19 +68,13 @@ class LLM:
 
     def generate(self, prompts: Any, sampling_params: Any = None, **options: Any) -> list[Any]:
         """The finished output of each prompt."""
-        return self._own.generate(prompts, sampling_params, **_supported("generate", options))
+        own = self._own.generate(prompts, sampling_params, **_supported("generate", options))
+        return [RequestOutput.of(one) for one in own]
 
-    def chat(
-        self,
-        messages: Any,
-        sampling_params: Any = None,
-        *,
-        chat_template_kwargs: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> list[Any]:
+    def chat(self, messages: Any, sampling_params: Any = None, **options: Any) -> list[Any]:
         """The next message of each conversation."""
-        own = _supported("chat", options)
-        return self._own.chat(messages, sampling_params, **own, **(chat_template_kwargs or {}))
+        own = self._own.chat(messages, sampling_params, **_supported("chat", options))
+        return [RequestOutput.of(one) for one in own]
 
     def encode(
         self,

@@ -1,5 +1,14 @@
-"""vLLM's `Logprob`."""
+"""vLLM's `Logprob`, a dataclass."""
 
-from weft.core.values.types import Logprob
+from dataclasses import dataclass
 
 __all__ = ["Logprob"]
+
+
+@dataclass(slots=True)
+class Logprob:
+    """Log-probability of a token, its rank among all tokens, and its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None

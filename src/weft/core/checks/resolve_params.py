@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 MIN_TEMPERATURE = 0.01
 # Prompt logprobs are computed, sent and written at once: this many take 20 to 40 ms.
 MAX_PROMPT_SCORES = 2**18
+_FIELD_NAMES = SamplingParams.__struct_fields__
 _NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
 
@@ -53,8 +54,18 @@ def resolve_params(
         # A cached block has no logits, so a prompt that is to be scored is computed in full.
         resolved["skip_reading_prefix_cache"] = True
     return msgspec.structs.replace(
-        params, **resolved, max_tokens=max_tokens, output_kind=OutputKind(params.output_kind)
+        _plain(params),
+        **resolved,
+        max_tokens=max_tokens,
+        output_kind=OutputKind(params.output_kind),
     )
+
+
+def _plain(params: SamplingParams) -> SamplingParams:
+    """Returns the parameters without fields of a subclass, which engine processes would not be able to read."""
+    if type(params) is SamplingParams:
+        return params
+    return SamplingParams(**{name: getattr(params, name) for name in _FIELD_NAMES})
 
 
 def _resolve_sampling(params: SamplingParams, limits: Limits) -> dict[str, Any]:

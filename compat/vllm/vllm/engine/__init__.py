@@ -1,0 +1,1 @@
+"""Engines for programs with an event loop, and their arguments."""

@@ -1,0 +1,1 @@
+"""Statistics of use, which Weft neither gathers nor sends."""

@@ -1,0 +1,1 @@
+"""Names that programs import from vLLM's second architecture."""

@@ -1,0 +1,5 @@
+"""vLLM's newer name of `AsyncLLMEngine`."""
+
+from vllm.engine.async_llm_engine import AsyncLLM
+
+__all__ = ["AsyncLLM"]
