@@ -12,6 +12,9 @@ from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from tests.model.checkpoints import tensors_of, write_checkpoint, write_shards
 from tests.model.gguf.files import write_gguf
 from tests.model.hub_server import serving_hub
+from weft.core.errors import ConfigError
+from weft.model.hub.short_names import SHORT_NAMES, full_name
+from weft.model.open import find_model, is_hub_id
 
 OPEN = """
 import sys
@@ -24,11 +27,11 @@ except ConfigError as error:
 """
 
 
-def open_elsewhere(home, name, revision="", **environment):
-    """Open `name` in a process of its own, where the Hub's settings are read anew."""
+def open_elsewhere(home, name, revision="", before="", **environment):
+    """Open `name` in a process of its own, where the Hub's settings are read anew, after the program `before`."""
     settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
     result = subprocess.run(
-        [sys.executable, "-c", OPEN, name, revision],
+        [sys.executable, "-c", before + OPEN, name, revision],
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
@@ -70,6 +73,52 @@ def test_gpt2_is_found_without_its_owner(tmp_path):
     """As tutorials call it; what is refused is named in full."""
     output = open_elsewhere(tmp_path, "gpt2", HF_HUB_OFFLINE="1")
     assert output.startswith("refused openai-community/gpt2: not in the local cache")
+
+
+@pytest.mark.parametrize("name", ["tiny:1b", "TINY:1B"])
+def test_a_short_name_opens_the_model_it_stands_for(tmp_path, name):
+    """The model keeps the name that was asked for; a name in upper case is the same."""
+    cache_snapshot(tmp_path)
+    known = "import weft.model.hub.short_names as names; names.SHORT_NAMES = {'tiny:1b': 'someone/small'}"
+    output = open_elsewhere(tmp_path, name, before=known, HF_HUB_OFFLINE="1")
+    assert output == f"opened {name}\n"
+
+
+def test_a_directory_of_a_short_name_goes_first(tmp_path, monkeypatch):
+    """A user's own files are never replaced by those of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "qwen3:0.6b")
+    assert find_model("qwen3:0.6b").card.num_parameters < 10**6
+
+
+def test_an_unknown_size_names_those_there_are():
+    """And a name that is only misspelt, the nearest."""
+    with pytest.raises(
+        ConfigError, match=r"similar ones: smollm2:135m, smollm2:360m, smollm2:1\.7b$"
+    ):
+        find_model("smollm2:2b")
+    with pytest.raises(ConfigError, match=r"similar ones: tinyllama:1\.1b"):
+        find_model("tinylama:1.1b")
+    with pytest.raises(ConfigError, match=r"a short name .weft models names. or one of embedded"):
+        find_model("nothing-like-it")
+
+
+def test_every_short_name_is_of_a_model_on_the_hub():
+    """Names are in lower case; what they stand for has the form of a Hub id, perhaps with a file."""
+    for short, source in SHORT_NAMES.items():
+        repo_id, _, file = source.partition(":")
+        assert short == short.lower()
+        assert is_hub_id(repo_id)
+        assert not is_hub_id(short)
+        assert not file or "GGUF" in repo_id
+        assert full_name(short) == source
+
+
+def test_an_error_without_network_names_the_models_that_are_there(tmp_path):
+    """Those need no network."""
+    cache_snapshot(tmp_path)
+    output = open_elsewhere(tmp_path, "someone/other", HF_HUB_OFFLINE="1")
+    assert output.endswith("give the directory of a local copy; the cache has someone/small\n")
 
 
 def test_an_incomplete_snapshot_does_not_count(tmp_path):

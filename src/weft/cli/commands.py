@@ -284,8 +284,15 @@ COMMANDS = (
         target="weft.cli.machine.commands:models_pull",
         help="Download a model from the Hub.",
         arguments="NAME",
-        examples=("weft models pull Qwen/Qwen3-0.6B",),
+        examples=("weft models pull Qwen/Qwen3-0.6B", "weft models pull qwen3:0.6b"),
         exits={0: "downloaded", 2: "the model does not exist, or Weft cannot serve it"},
+    ),
+    Command(
+        words="models names",
+        target="weft.cli.machine.commands:models_names",
+        help="List the short names of models, such as qwen3:0.6b.",
+        examples=("weft models names",),
+        exits={0: "success"},
     ),
     Command(
         words="completion",

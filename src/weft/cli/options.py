@@ -284,8 +284,8 @@ def serve(model: Model = None, *more: str, options: ServeOptions = ServeOptions(
     Parameters
     ----------
     model
-        A checkpoint's directory, a GGUF file, a Hub id (Qwen/Qwen3-0.6B, or OWNER/NAME:FILE.gguf), or one
-        that is built in:
+        A checkpoint's directory, a GGUF file, a Hub id (Qwen/Qwen3-0.6B, or OWNER/NAME:FILE.gguf), a short name
+        (qwen3:0.6b; weft models names lists them), or one that is built in:
         embedded:tiny (the default), embedded:tiny-vision, embedded:random?layers=2&..., embedded:echo.
         NAME=MODEL gives it a name.
     more

@@ -19,6 +19,7 @@ from weft.model.fields import shown
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.directory import open_directory
 from weft.model.gguf.open import SUFFIX, open_gguf
+from weft.model.hub.short_names import full_name, similar_names
 from weft.model.overrides import check_weight_format, refuse_overrides
 from weft.model.weights import DTYPES
 
@@ -29,11 +30,6 @@ RUNNERS = ("auto", "generate", "pooling")
 OnBytes = Callable[[int, int], None]
 
 _EMBEDDED = "embedded:"
-# Models that were on the Hub before names included owners; tutorials still use these names.
-_OWNERS = {
-    **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community"),
-    "distilgpt2": "distilbert",
-}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Models in the package, and the notice of each.
 _TOYS = {
@@ -45,7 +41,8 @@ _TOYS = {
 
 def is_local(name: str) -> bool:
     """True if the model is found, or is missing, without a look at the Hub."""
-    is_on_hub = is_hub_id(name) or name in _OWNERS or _hub_file(name) is not None
+    source = full_name(name)
+    is_on_hub = is_hub_id(source) or _hub_file(source) is not None
     return _local_path(name) is not None or not is_on_hub
 
 
@@ -57,7 +54,7 @@ def open_model(
     runner: str = "auto",
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
-    """Opens a model by directory, Hub id or `embedded:…`; raises `ConfigError` if it cannot be served.
+    """Opens a model by directory, Hub id, short name or `embedded:…`; raises `ConfigError` if it cannot be served.
 
     `dtype` other than "auto" rounds the weights to that type. `revision` is only for Hub ids. `runner` is the task:
     "generate", "pooling" or, for the task in the model's files, "auto".
@@ -107,33 +104,40 @@ def _find(
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
-    if overrides.weight_format == "gguf" and not _is_gguf(name):
+    if overrides.weight_format == "gguf" and not _is_gguf(full_name(name)):
         check_weight_format(name, overrides, *(() if _is_drawn(name) else ("safetensors",)))
     overrides = _with_local_tokenizer(overrides, on_bytes)
+    source = name if _local_path(name) is not None else full_name(name)
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
         return _open_embedded(name, dtype, runner, overrides)
-    if _is_gguf(name):
+    if _is_gguf(source):
         check_weight_format(name, overrides, "gguf")
         if runner == "pooling":
             raise ConfigError(
                 f"{name}: GGUF files are served for text alone, not for --runner pooling"
             )
-        file = _gguf_file(name, revision, on_bytes)
+        file = _gguf_file(source, revision, on_bytes)
         return open_gguf(file, name=name, dtype=dtype, overrides=overrides)
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
-    elif name in _OWNERS:
-        path = _fetch(f"{_OWNERS[name]}/{name}", revision, on_bytes)
-    elif not is_hub_id(name):
-        raise ConfigError(
-            f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
-            "embedded:tiny-vision, embedded:random, embedded:echo"
-        )
+    elif not is_hub_id(source):
+        raise _unknown(name)
     else:
-        path = _fetch(name, revision, on_bytes)
+        path = _fetch(source, revision, on_bytes)
     return open_directory(path, name=name, dtype=dtype, runner=runner, overrides=overrides)
+
+
+def _unknown(name: str) -> ConfigError:
+    similar = similar_names(name)
+    names = (
+        f" or a short name; similar ones: {', '.join(similar)}"
+        if similar
+        else ", a short name (weft models names) or one of embedded:tiny, embedded:tiny-vision, embedded:random, "
+        "embedded:echo"
+    )
+    return ConfigError(f"{shown(name)}: no such directory, and not a Hub id (owner/name){names}")
 
 
 def _is_gguf(name: str) -> bool:
@@ -148,7 +152,7 @@ def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Pat
     on_hub = _hub_file(name)
     if on_hub is not None:
         # Imported late, as in `_fetch`.
-        from weft.model.hub import fetch_gguf  # noqa: PLC0415
+        from weft.model.hub.snapshots import fetch_gguf  # noqa: PLC0415
 
         return fetch_gguf(*on_hub, revision, on_bytes=on_bytes)
     _refuse_revision(name, revision)
@@ -177,17 +181,17 @@ def find_tokenizer(
     name: str, *, revision: str | None = None, on_bytes: OnBytes | None = None, what: str = ""
 ) -> Path:
     """Returns the directory of a tokenizer's files: the named directory, or a download from the Hub."""
-    path = _local_directory(name)
-    if path is None and not is_hub_id(name):
+    path, source = _local_directory(name), full_name(name)
+    if path is None and not is_hub_id(source):
         raise ConfigError(f"{what}{shown(name)}: no such directory, and not a Hub id (owner/name)")
-    return path or _fetch(name, revision, on_bytes, is_tokenizer=True)
+    return path or _fetch(source, revision, on_bytes, is_tokenizer=True)
 
 
 def _fetch(
     name: str, revision: str | None, on_bytes: OnBytes | None, *, is_tokenizer: bool = False
 ) -> Path:
     # Imported late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
-    from weft.model.hub import fetch  # noqa: PLC0415
+    from weft.model.hub.snapshots import fetch  # noqa: PLC0415
 
     return fetch(name, revision, is_tokenizer=is_tokenizer, on_bytes=on_bytes)
 

@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,42 @@ def test_a_cached_model_is_listed_by_the_name_that_serves_it(hub: dict[str, str]
     )
     assert model["refusal"] is None
     assert model["num_bytes"] > 0
+
+
+def test_a_listed_model_has_its_short_name_and_last_use(hub: dict[str, str]):
+    """The short name is what to type; a day of use says what can be removed."""
+    cache = Path(hub["HF_HOME"], "hub")
+    (cache / "models--someone--small").rename(cache / "models--Qwen--Qwen3-0.6B")
+    (model,) = listed(hub)
+    assert model["short_name"] == "qwen3:0.6b"
+    assert datetime.fromisoformat(model["last_used"]).tzinfo is not None
+    table = weft("models", **hub).stdout.splitlines()
+    assert table[0].split() == ["model", "size", "last", "used", "type", "served"]
+    assert table[1].startswith("Qwen/Qwen3-0.6B (qwen3:0.6b)  ")
+    result = weft("models", "rm", "qwen3:0.6b", "--yes", **hub)
+    assert result.returncode == 0
+    assert cached(hub) == []
+
+
+def test_short_names_are_listed(hub: dict[str, str]):
+    """With the model that each stands for."""
+    assert "qwen3:0.6b  " in weft("models", "names", **hub).stdout
+    names = json.loads(weft("models", "names", "--json", **hub).stdout)
+    assert names["qwen3:0.6b"] == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("smollm2:3b", "similar short names: smollm2:135m, smollm2:360m, smollm2:1.7b"),
+        ("nothing", "must be a Hub id, OWNER/NAME, or a short name (weft models names)"),
+    ],
+)
+def test_what_is_no_model_is_not_pulled(hub: dict[str, str], name: str, words: str):
+    """The error has the names that there are."""
+    result = weft("models", "pull", name, **hub)
+    assert result.returncode == 2
+    assert words in result.stderr
 
 
 def test_without_a_cache_there_are_none(tmp_path: Path):

@@ -23,7 +23,8 @@ from weft.core.errors import ConfigError, Unavailable, WeftError
 from weft.core.values.declare import refuse_unused
 from weft.core.values.params import PARAMETERS
 from weft.core.values.types import OutputKind, SamplingParams
-from weft.model.hub import fetch
+from weft.model.hub.short_names import full_name
+from weft.model.hub.snapshots import fetch
 from weft.model.open import find_model, is_hub_id
 from weft.model.tokenizers.tokenizer import read_tokenizer_files
 from weft.rpc.client import RpcClient
@@ -160,7 +161,8 @@ def read_tokenizer(name: str) -> Tokenizer:
     """Reads the tokenizer of a directory, a built-in model or a Hub model, without weights."""
     directory = Path(name).expanduser()
     if not directory.is_dir():
-        if not is_hub_id(name):
+        source = full_name(name)
+        if not is_hub_id(source):
             return Tokenizer.from_files(find_model(name).with_tokenizer().tokenizer_files)
-        directory = fetch(name, None, is_tokenizer=True)
+        directory = fetch(source, None, is_tokenizer=True)
     return Tokenizer.from_files(read_tokenizer_files(directory))

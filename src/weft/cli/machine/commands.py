@@ -138,7 +138,7 @@ def models_rm(name: str, *, options: RemoveOptions = RemoveOptions()) -> int:
     Parameters
     ----------
     name
-        Its Hub id, as weft models lists it.
+        Its Hub id, as weft models lists it, or its short name.
     """
     return call("weft.cli.machine.models:remove", name, yes=options.yes, json=options.json)
 
@@ -149,9 +149,14 @@ def models_pull(name: str, *, options: PullOptions = PullOptions()) -> int:
     Parameters
     ----------
     name
-        Its Hub id, such as Qwen/Qwen3-0.6B.
+        Its Hub id, such as Qwen/Qwen3-0.6B (for a GGUF file OWNER/NAME:FILE), or its short name, such as qwen3:0.6b.
     """
     return call("weft.cli.machine.models:pull", name, options.revision, json=options.json)
+
+
+def models_names(*, options: OutputOptions = OutputOptions()) -> int:
+    """List the short names of models."""
+    return call("weft.cli.machine.models:show_names", json=options.json)
 
 
 models_app = branch("models", models)  # called by name, when the command runs

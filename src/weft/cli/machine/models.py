@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -16,7 +17,8 @@ from weft.core.observe.readable import format_bytes
 from weft.core.observe.terminal import StatusLine, say
 from weft.engine.weights.packed_files import all_packed, packed_directory
 from weft.model.directory_scan import checkpoints_in, parts_of
-from weft.model.hub import fetch
+from weft.model.hub.short_names import SHORT_NAMES, full_name, short_name, similar_names
+from weft.model.hub.snapshots import fetch, fetch_gguf
 from weft.model.open import find_model, is_hub_id
 
 
@@ -32,6 +34,17 @@ class DiskModel:
     model_type: str | None
     num_parameters: int | None
     refusal: str | None
+    short_name: str | None = None
+    last_used: str | None = None  # in UTC, as RFC 3339; None if the disk does not know
+
+
+def show_names(*, json: bool) -> int:
+    """Prints the short names of models, with what each stands for; returns the exit status."""
+    if json:
+        print_json(dict(SHORT_NAMES))
+    else:
+        print_table(("name", "model on the Hub"), list(SHORT_NAMES.items()))
+    return 0
 
 
 def show(directories: Sequence[Path], *, json: bool) -> int:
@@ -44,9 +57,10 @@ def show(directories: Sequence[Path], *, json: bool) -> int:
     if json:
         print_json(found)
     elif not found:
-        say(f"no models in {cache_directory()}; weft models pull OWNER/NAME fetches one")
+        say(f"no models in {cache_directory()}; weft models pull qwen3:0.6b fetches one")
     else:
-        print_table(("model", "size", "type", "served"), [_cells(model) for model in found])
+        rows = [_cells(model) for model in found]
+        print_table(("model", "size", "last used", "type", "served"), rows)
     return 0
 
 
@@ -54,8 +68,12 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
     """Downloads the files of a Hub model that serving needs, and checks that Weft can serve the model; returns the exit
     status.
     """
-    if not is_hub_id(name):
-        raise ConfigError(f"{name}: must be a Hub id, OWNER/NAME")
+    source = full_name(name)
+    repo_id, _, file = source.partition(":")
+    if not is_hub_id(repo_id):
+        similar = ", ".join(similar_names(name))
+        hint = f"; similar short names: {similar}" if similar else " (weft models names)"
+        raise ConfigError(f"{name}: must be a Hub id, OWNER/NAME, or a short name{hint}")
     progress, status = Progress(), StatusLine(sys.stderr)
     progress.enter(f"fetching {name}", 0.0)
 
@@ -65,7 +83,10 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
 
     status.show(f"  looking for {name}")
     try:
-        path = fetch(name, revision, on_bytes=show_bytes)
+        if file:
+            path = fetch_gguf(repo_id, file, revision, on_bytes=show_bytes)
+        else:
+            path = fetch(source, revision, on_bytes=show_bytes)
     finally:
         status.clear()
     find_model(str(path))
@@ -80,9 +101,9 @@ def remove(name: str, *, yes: bool, json: bool) -> int:
     """Removes every revision of a model and its packed weights from the Hub cache, after a confirmation; returns the
     exit status.
     """
-    cache = _scan()
-    repo = next((one for one in _models(cache) if one.repo_id == name), None)
-    packed = [one for one in all_packed(packed_directory()) if one.model == name]
+    cache, repo_id = _scan(), full_name(name).partition(":")[0]
+    repo = next((one for one in _models(cache) if one.repo_id == repo_id), None)
+    packed = [one for one in all_packed(packed_directory()) if one.model in (name, repo_id)]
     if repo is None and not packed:
         hint = (
             "; weft models rm removes only models of the Hub cache" if Path(name).exists() else ""
@@ -135,7 +156,12 @@ def _cached_models() -> Iterator[DiskModel]:
     for repo in _models(_scan()):
         revisions = sorted(repo.revisions, key=lambda one: ("main" in one.refs, one.last_modified))
         if revisions:
-            yield _describe(repo.repo_id, "hub", revisions[-1].snapshot_path, repo.size_on_disk)
+            model = _describe(repo.repo_id, "hub", revisions[-1].snapshot_path, repo.size_on_disk)
+            yield replace(
+                model,
+                short_name=short_name(repo.repo_id),
+                last_used=_as_time(repo.last_accessed),
+            )
 
 
 def _in_directory(directory: Path) -> Iterator[DiskModel]:
@@ -177,8 +203,14 @@ def _packed_models() -> Iterator[DiskModel]:
         )
 
 
+def _as_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def _cells(model: DiskModel) -> tuple[str, ...]:
-    if model.source == "packed":
-        return model.name, format_bytes(model.num_bytes), "-", "packed weights, for the next start"
     served = "yes" if model.refusal is None else f"no: {model.refusal}"
-    return model.name, format_bytes(model.num_bytes), model.model_type or "-", served
+    if model.source == "packed":
+        served = "packed weights, for the next start"
+    name = model.name if model.short_name is None else f"{model.name} ({model.short_name})"
+    day = "-" if model.last_used is None else model.last_used.partition("T")[0]
+    return name, format_bytes(model.num_bytes), day, model.model_type or "-", served

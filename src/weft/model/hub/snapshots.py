@@ -36,6 +36,7 @@ _PATTERNS = [
 ]
 _ANSWER_TIMEOUT_S = 5.0
 _MAX_DISCUSSIONS = 100
+_MOST_NAMES = 10  # of models in an error
 _CONVERTER, _CONVERTED = "SFconvertbot", "Adding `safetensors` variant"
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
 
@@ -222,7 +223,7 @@ def _query_hub(repo_id: str, revision: str | None) -> huggingface_hub.ModelInfo:
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ConfigError(
             f"{repo_id}: not in the local cache, and HF_HUB_OFFLINE is set; unset it to download, or "
-            "give the directory of a local copy"
+            f"give the directory of a local copy{_cached_names()}"
         )
     try:
         return huggingface_hub.model_info(repo_id, revision=revision, timeout=_ANSWER_TIMEOUT_S)
@@ -239,5 +240,16 @@ def _query_hub(repo_id: str, revision: str | None) -> huggingface_hub.ModelInfo:
     except _FAILURES as err:
         raise ConfigError(
             f"{repo_id}: not in the local cache, and the Hub cannot be reached ({one_line(err)}); "
-            "connect to the network, or give the directory of a local copy"
+            f"connect to the network, or give the directory of a local copy{_cached_names()}"
         ) from err
+
+
+def _cached_names() -> str:
+    """Returns the end of an error: models in the cache, which need no network."""
+    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+    names = [
+        path.name.removeprefix("models--").replace("--", "/")
+        for path in sorted(cache.glob("models--*"))
+    ]
+    shown = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
+    return f"; the cache has {shown}" if names else ""

@@ -1,0 +1,1 @@
+"""Models on the Hub: their short names, and the download of their files."""
