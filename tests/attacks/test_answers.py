@@ -17,7 +17,18 @@ FEWER = MANY | {"max_tokens": 48}
 CHAT = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
 COMPLETION = {"prompt": [65], "logprobs": 20}
 BEAMS = {"n": 128, "max_tokens": 4, "ignore_eos": True, "use_beam_search": True}
+# As many questions as there may be, with as many options as the model's tokenizer has labels.
+PREDICATE = {"type": "predicate", "instructions": "a"}
+CHOICE = {"type": "choice", "instructions": "a", "choices": [{"value": str(i)} for i in range(26)]}
+SCORE = {"type": "score", "criteria": [str(i) for i in range(26)]}
 ASKED = {
+    "predicates": ("/v1/decisions", {"input": "a", "questions": [PREDICATE] * 400}),
+    "choices": ("/v1/decisions", {"input": "a", "questions": [CHOICE] * 400}),
+    "scores by name": ("/v1/systemone", {"state": "a", "questions": dict.fromkeys(map(str, range(400)), SCORE)}),
+    "scores of items": (
+        "/generative_scoring",
+        {"query": "a", "items": ["b"] * 2048, "label_token_ids": list(range(128))},
+    ),
     "chat of fewer tokens": ("/v1/chat/completions", CHAT | FEWER),
     "chat": ("/v1/chat/completions", CHAT | MANY),
     "chat, streamed": ("/v1/chat/completions", CHAT | MANY | {"stream": True}),
@@ -63,7 +74,7 @@ def check(aimed: Target, ask) -> None:
     raise AssertionError(found)
 
 
-@pytest.mark.parametrize("name", slow_but({"chat of fewer tokens", "beams"}, ASKED))
+@pytest.mark.parametrize("name", slow_but({"chat of fewer tokens", "beams", "predicates"}, ASKED))
 def test_no_answer_holds_the_event_loop(aimed: Target, name: str):
     """A million log-probabilities are read, written and let go of a few thousand at a time."""
     path, body = ASKED[name]

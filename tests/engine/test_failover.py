@@ -4,10 +4,13 @@ import asyncio
 import signal
 from contextlib import aclosing, asynccontextmanager
 
+import msgspec
 import pytest
 
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, data_parallel, local, resolved, running_engine
+from tests.doubles.stepping import make_request
+from tests.doubles.transfers import computed_at
 from tests.engine.test_data_parallel import by_hand
 from tests.engine.test_front import HandClient
 from tests.engine.test_observing import ended_of, value_of
@@ -16,9 +19,11 @@ from weft.core.aio import failover
 from weft.core.aio.pauses import Pauses
 from weft.core.errors import ConfigError, EngineDead, GenerationError, Unavailable
 from weft.core.observe.metrics import Metrics
+from weft.core.values.kv_transfer import KEY, Resumption
 from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
 from weft.engine.clients.data_parallel import DataParallelClient, start_engines
 from weft.engine.ipc.messages import Add
+from weft.text.outputs import RequestStream
 
 DELTAS = SamplingParams(temperature=0.0, max_tokens=50, output_kind=OutputKind.DELTA)
 
@@ -160,6 +165,32 @@ async def test_a_request_does_not_wait_for_ever(monkeypatch):
     lose(engine)
     with pytest.raises(EngineDead, match="no engine is running"):
         await reader.end()
+    assert not group._group.resuming._waiting
+
+
+async def test_a_suspect_does_not_wait_for_ever_for_its_turn(monkeypatch):
+    """An engine runs, but the other suspect there does not advance."""
+    monkeypatch.setattr(failover, "RESUME_S", 0.0)
+    suspect = Resumption(answers=[None], num_losses=2)
+    first, second = (
+        msgspec.structs.replace(make_request(name, [1]), resumption=suspect) for name in "ab"
+    )
+    resuming = failover.Resuming(lambda request: None, lambda: True)
+    with resuming.turn(first), pytest.raises(EngineDead, match="continued the request"):
+        await resuming.wait_for_engine(second)
+    assert await resuming.wait_for_engine(second)
+
+
+async def test_a_lost_request_goes_on_without_the_blocks_of_a_further_engine():
+    """The lost engine may have released them. A request whose blocks are to be lent keeps its arguments."""
+    engine = HandClient()
+    lent, lends = (
+        make_request("r", [5, 6, 7], SamplingParams(extra_args={KEY: one}))
+        for one in (computed_at(1), {"do_remote_decode": True})
+    )
+    rest = failover.resumed(lent, RequestStream(lent, engine.renderer))
+    assert rest.params.extra_args == {}
+    assert failover.resumed(lends, RequestStream(lends, engine.renderer)).params == lends.params
 
 
 async def test_a_request_that_ends_two_engines_is_given_up():

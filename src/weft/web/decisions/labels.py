@@ -9,6 +9,7 @@ from string import ascii_uppercase
 from weft.text.tokenizer import Tokenizer
 
 _MAX_LABELS = 255
+YES_NO = ("yes", "no")
 # In the order of use: A to Z, then AA, AB and so on. Few of the latter are single tokens.
 _CANDIDATES = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2)))
 NUM_CANDIDATES = len(_CANDIDATES)
@@ -16,22 +17,18 @@ NUM_CANDIDATES = len(_CANDIDATES)
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The labels that are one token after `tail`, the common end of all prompts, each with its token id."""
+    """The labels that are one token behind the common end of all prompts, each with its token id.
 
-    tokenizer: Tokenizer
-    tail: str
+    `yes_no` has the token ids of these words; None unless each of them is one token, different from the other.
+    """
+
     labels: tuple[tuple[str, int], ...]
-
-    def words(self, texts: Sequence[str]) -> tuple[int, ...] | None:
-        """Returns the token ids of the texts; None unless each text is one token, different from the others."""
-        ids = _tokens_of(self.tokenizer, self.tail, texts)
-        found = tuple(token_id for token_id in ids if token_id is not None)
-        return found if len(set(found)) == len(texts) else None
+    yes_no: tuple[int, ...] | None
 
 
 @lru_cache(maxsize=16)
 def alphabet_of(tokenizer: Tokenizer, tail: str) -> Alphabet:
-    """Returns the labels that are one token behind `tail`; takes some milliseconds the first time."""
+    """Returns the labels behind `tail`, the end of all prompts; takes some milliseconds the first time."""
     by_id: dict[int, str] = {}
     for label, token_id in zip(_CANDIDATES, _tokens_of(tokenizer, tail, _CANDIDATES), strict=False):
         if token_id is not None:
@@ -39,7 +36,8 @@ def alphabet_of(tokenizer: Tokenizer, tail: str) -> Alphabet:
         if len(by_id) == _MAX_LABELS:
             break
     labels = tuple((label, token_id) for token_id, label in by_id.items())
-    return Alphabet(tokenizer, tail, labels)
+    words = tuple(one for one in _tokens_of(tokenizer, tail, YES_NO) if one is not None)
+    return Alphabet(labels, words if len(set(words)) == len(YES_NO) else None)
 
 
 def _tokens_of(tokenizer: Tokenizer, tail: str, texts: Sequence[str]) -> Iterator[int | None]:

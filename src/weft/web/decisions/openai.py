@@ -21,9 +21,10 @@ from weft.schema.decisions import (
     ScoreProbability,
 )
 from weft.text.content import Place
+from weft.text.outputs import write_scores
 from weft.web.decisions.prompt import to_prompts
-from weft.web.decisions.question import Option, Question, check_options, check_questions
-from weft.web.decisions.read import Reading, read_labels
+from weft.web.decisions.question import Option, Question, check_options, check_questions, collect
+from weft.web.decisions.read import Reading, num_scores, read_labels
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
 from weft.web.responses.items import read_input
@@ -52,14 +53,16 @@ async def create_decisions(call: ModelCall) -> Answer:
     body: DecisionsBody = call.body
     call.served.client.info.check_priority(body.priority or 0)
     check_questions("questions", body.questions)
-    questions = list(starmap(_to_question, enumerate(body.questions)))
+    questions = await collect(starmap(_to_question, enumerate(body.questions)))
     messages = await _messages(body.input)
     with naming(_NAMES):
         prompts = await to_prompts(call, messages, questions)
     readings = await read_labels(call, body, prompts.token_ids, prompts.label_ids, _NAMES)
     return DecisionsAnswer(
         model=call.model,
-        answers=list(map(_to_answer, body.questions, readings)),
+        answers=await write_scores(
+            num_scores(readings), lambda: list(map(_to_answer, body.questions, readings))
+        ),
         usage=_usage(readings),
     )
 

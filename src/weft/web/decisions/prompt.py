@@ -55,12 +55,17 @@ async def to_prompts(
     shared = await tokenizer.soon(len(before), partial(encode, before))
     num_chars = len(tail) * NUM_CANDIDATES
     alphabet: Alphabet = await tokenizer.soon(num_chars, partial(alphabet_of, tokenizer, tail))
-    labelled = [question.label(alphabet) for question in questions]
-    texts = [f"{one.text}{tail}" for one in labelled]
-    for text in texts:
-        check_length(len(text), tokenizer, call.served.client.info.limits)
-    ends = await tokenizer.soon(sum(map(len, texts)), lambda: list(map(encode, texts)))
-    return Prompts([(shared, end) for end in ends], [one.label_ids for one in labelled])
+
+    def make() -> Prompts:
+        labelled = [question.label(alphabet) for question in questions]
+        texts = [f"{one.text}{tail}" for one in labelled]
+        for text in texts:
+            check_length(len(text), tokenizer, call.served.client.info.limits)
+        return Prompts(
+            [(shared, encode(text)) for text in texts], [one.label_ids for one in labelled]
+        )
+
+    return await tokenizer.soon(sum(question.num_chars for question in questions), make)
 
 
 def _with_question(messages: Sequence[Mapping[str, Any]], mark: str) -> list[Mapping[str, Any]]:

@@ -1,14 +1,15 @@
 """A question with its options, and the text that asks it: the same for every decision API."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import BadRequest
-from weft.web.decisions.labels import Alphabet
+from weft.web.decisions.labels import YES_NO, Alphabet
 
 MAX_QUESTIONS = 400
 MAX_OPTIONS = 255
-_WORDS = ("yes", "no")
+_AT_ONCE = 16  # questions that are made in one turn of the event loop: a few milliseconds with the most options
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,11 @@ class Option:
 
     text: str
     description: str | None = None
+
+    @property
+    def num_chars(self) -> int:
+        """Length of the texts."""
+        return len(self.text) + len(self.description or "")
 
     def line(self, label: str) -> str:
         """The option's line in the prompt."""
@@ -36,12 +42,18 @@ class Question:
     options: tuple[Option, ...] = ()
     criteria: tuple[str | None, str | None] = (None, None)
 
+    @property
+    def num_chars(self) -> int:
+        """Length of all texts."""
+        num_criteria = sum(len(one or "") for one in self.criteria)
+        return len(self.instructions) + num_criteria + sum(one.num_chars for one in self.options)
+
     def label(self, alphabet: Alphabet) -> "Labelled":
         """Returns the question's text, with a label for each option."""
-        if not self.options and (ids := alphabet.words(_WORDS)) is not None:
+        if not self.options and alphabet.yes_no is not None:
             meanings = [
                 f"{word}: {meaning}"
-                for word, meaning in zip(_WORDS, self.criteria, strict=True)
+                for word, meaning in zip(YES_NO, self.criteria, strict=True)
                 if meaning
             ]
             lines = [
@@ -49,8 +61,8 @@ class Question:
                 self.instructions,
                 *meanings,
             ]
-            return Labelled("\n".join(lines), ids)
-        options = self.options or tuple(map(Option, _WORDS, self.criteria))
+            return Labelled("\n".join(lines), alphabet.yes_no)
+        options = self.options or tuple(map(Option, YES_NO, self.criteria))
         if len(options) > len(alphabet.labels):
             raise BadRequest(
                 self.place,
@@ -86,3 +98,13 @@ def check_options(place: str, texts: Sequence[object]) -> None:
         raise BadRequest(place, f"{place} must hold 2 to {MAX_OPTIONS} options, got {len(texts)}")
     if len({(type(text), text) for text in texts}) != len(texts):
         raise BadRequest(place, f"{place} holds an option twice")
+
+
+async def collect(questions: Iterable[Question]) -> list[Question]:
+    """Returns the questions, which are made as they are taken; other tasks get turns in between."""
+    found: list[Question] = []
+    for question in questions:
+        if len(found) % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        found.append(question)
+    return found

@@ -64,6 +64,11 @@ class Reading:
         return None if self.is_logits else math.fsum(map(math.exp, self.scores))
 
 
+def num_scores(readings: Sequence[Reading]) -> int:
+    """Number of the scores of all readings."""
+    return sum(len(reading.scores) for reading in readings)
+
+
 async def read_labels(
     call: ModelCall,
     body: Body,

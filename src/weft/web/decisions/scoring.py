@@ -8,8 +8,9 @@ from functools import partial
 from weft.core.errors import BadRequest
 from weft.schema.decisions import ItemScore, ScoringAnswer, ScoringBody
 from weft.schema.usage import Usage
+from weft.text.outputs import write_scores
 from weft.text.prompts import check_length
-from weft.web.decisions.read import Reading, Split, read_labels, reports_logits
+from weft.web.decisions.read import Reading, Split, num_scores, read_labels, reports_logits
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
 
@@ -41,10 +42,13 @@ async def create_scores(call: ModelCall) -> Answer:
     num_prompt_tokens = sum(reading.num_prompt_tokens for reading in readings)
     return ScoringAnswer(
         **asdict(call.heading("generative-scoring")),
-        data=[
-            ItemScore(index=index, score=_score(body, reading))
-            for index, reading in enumerate(readings)
-        ],
+        data=await write_scores(
+            num_scores(readings),
+            lambda: [
+                ItemScore(index=index, score=_score(body, reading))
+                for index, reading in enumerate(readings)
+            ],
+        ),
         usage=Usage(
             prompt_tokens=num_prompt_tokens,
             completion_tokens=len(readings),

@@ -1,6 +1,7 @@
 """/v1/systemone: questions by name about one state, as TypeSafe's Jev and vLLM answer them."""
 
 import json
+from itertools import starmap
 from typing import Any
 
 import msgspec
@@ -14,9 +15,10 @@ from weft.schema.decisions import (
     SystemOneQuestion,
     SystemOneUsage,
 )
+from weft.text.outputs import write_scores
 from weft.web.decisions.prompt import to_prompts
-from weft.web.decisions.question import Option, Question, check_options, check_questions
-from weft.web.decisions.read import Reading, read_labels
+from weft.web.decisions.question import Option, Question, check_options, check_questions, collect
+from weft.web.decisions.read import Reading, num_scores, read_labels
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
 
@@ -34,7 +36,7 @@ async def create_answers(call: ModelCall) -> Answer:
     head = call.heading("decision")
     call.served.client.info.check_priority(body.priority or 0)
     check_questions("questions", list(body.questions))
-    questions = [_to_question(name, given) for name, given in body.questions.items()]
+    questions = await collect(starmap(_to_question, body.questions.items()))
     messages = [{"role": "user", "content": _state(body)}]
     with naming(_NAMES):
         prompts = await to_prompts(call, messages, questions, body.chat_template_kwargs)
@@ -44,7 +46,10 @@ async def create_answers(call: ModelCall) -> Answer:
         id=head.id,
         created=head.created,
         model=head.model,
-        answers={name: _to_answer(body.questions[name], one) for name, one in by_name.items()},
+        answers=await write_scores(
+            num_scores(readings),
+            lambda: {name: _to_answer(body.questions[name], one) for name, one in by_name.items()},
+        ),
         usage=SystemOneUsage(
             input_tokens=sum(one.num_prompt_tokens for one in readings),
             output_tokens=len(readings),
