@@ -19,17 +19,19 @@ import msgspec
 import numpy as np
 import torch
 from mcp_types import CallToolResult, ListToolsResult
+from msgspec import structs
 from PIL import Image
 from pydantic import ValidationError
 from safetensors.numpy import save
 
 from tests.contract.engines import resolved
+from tests.doubles.fake_engine import make_config
 from tests.epp.server.messages import ALL_PARSERS, CHAT, Stream, request_headers
 from tests.model.checkpoints import write_checkpoint
 from tests.model.gguf.files import write_gguf
 from weft.core.checks.validate import Limits
 from weft.core.errors import WeftError
-from weft.core.values.media import Media, MediaItem
+from weft.core.values.media import Media, MediaConfig, MediaItem
 from weft.engine.ipc import handshake
 from weft.engine.ipc.channel import Channel
 from weft.engine.ipc.messages import Abort, Ping, Stop
@@ -50,7 +52,9 @@ from weft.model.files.safetensors_files import read_header as read_safetensors
 from weft.model.gguf.header import read_header as read_gguf
 from weft.model.tokenizers.tokenizer import read_tokenizer
 from weft.pb import vllm_engine_pb2 as pb
+from weft.pb import vllm_inference_pb2 as inference_pb
 from weft.pb.ext_proc_pb2 import ProcessingRequest
+from weft.rpc.convert.inference_request import to_inference
 from weft.rpc.convert.request import to_generation
 from weft.text.prompt_embeds import read_base64
 from weft.web.http.form import decode_form
@@ -326,6 +330,7 @@ def _of_callers() -> dict[str, Parser]:
         "images": Parser(_pictures(), _check_image),
         "recordings": Parser(_recordings(), decode_sound),
         "grpc generate": Parser((full.SerializeToString(),), _to_generation),
+        "grpc inference": Parser(_inferences(), _to_inference),
         "form": Parser((_FORM,), _read_form),
         "prompt embeds": Parser(_embeds(), _read_embeds),
         "mcp tools": Parser((_TOOLS,), _list_tools, (ValidationError,)),
@@ -376,6 +381,29 @@ def _to_generation(data: bytes) -> None:
     except Exception:  # noqa: BLE001 - gRPC refuses what is no message
         return
     to_generation(message, _LIMITS).prompt()
+
+
+def _inferences() -> tuple[bytes, ...]:
+    message = inference_pb.GenerateRequest(
+        token_ids={"ids": [1, 2]},
+        sampling={"top_k": 3, "seed": 4},
+        decoding={"logit_bias": {5: 1.0}, "bad_words_token_ids": [{"ids": [6, 7]}], "json": "{}"},
+        stopping={"max_new_tokens": 3, "stop_strings": ["x"], "thinking_token_budget": 4},
+        response={"output_logprobs": True, "output_candidates": {"token_ids": {"ids": [8]}}},
+        kv={"cache_salt": "s", "kv_transfer_params": {"remote_port": "1", "a": [[1.5, None]]}},
+        media=[{"modality": 1, "raw_bytes": b"png", "mime_type": "image/png", "uuid": "u"}],
+        engine_reasoning_gate={"reasoning_ended": True},
+    )
+    return (message.SerializeToString(),)
+
+
+def _to_inference(data: bytes) -> None:
+    try:
+        message = inference_pb.GenerateRequest.FromString(data)
+    except Exception:  # noqa: BLE001 - gRPC refuses what is no message
+        return
+    model = structs.replace(make_config().model_config, media=MediaConfig(max_items={"image": 1}))
+    to_inference(message, _LIMITS, model, is_streaming=True).prompt()
 
 
 def _read_form(data: bytes) -> None:

@@ -29,7 +29,7 @@ VERSION_METADATA = "x-weft-version"
 # concerned.
 REFUSALS = MappingProxyType(
     {
-        "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
+        "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds, or only transcribes speech"),
         "Embed": (StatusCode.UNIMPLEMENTED, "the model generates text"),
         "StartProfile": (
             StatusCode.UNIMPLEMENTED,
@@ -45,7 +45,7 @@ REFUSALS = MappingProxyType(
 )
 
 # The same for the calls of `vllm.Inference` and `vllm.Control`.
-_EMBEDS = (StatusCode.UNIMPLEMENTED, "the model embeds")
+_NO_TEXT = (StatusCode.UNIMPLEMENTED, "the model embeds, or only transcribes speech")
 _NO_TRANSFER = (StatusCode.UNIMPLEMENTED, "the server was started without --weight-transfer-config")
 _NO_VERSIONS = (StatusCode.UNIMPLEMENTED, "always: the weights have no versions")
 _FIXED_LORAS = (
@@ -54,8 +54,8 @@ _FIXED_LORAS = (
 )
 VLLM_REFUSALS = MappingProxyType(
     {
-        "Generate": _EMBEDS,
-        "GenerateStream": _EMBEDS,
+        "Generate": _NO_TEXT,
+        "GenerateStream": _NO_TEXT,
         "Shutdown": (
             StatusCode.FAILED_PRECONDITION,
             "always: the process that started the server ends it, by a signal",

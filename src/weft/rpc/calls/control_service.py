@@ -115,9 +115,8 @@ class ControlService:
         self, _request: pb.GetModelInfoRequest, _context: Context
     ) -> pb.ModelInfo:
         return to_control_model_info(
-            self._client.model_config,
+            self._client.info,
             has_tokenizer=self._has_tokenizer,
-            has_loras=self._client.info.config.lora_config is not None,
             reasoning_parser=self._options.reasoning_parser,
         )
 

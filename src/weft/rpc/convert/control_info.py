@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from weft import __version__
-from weft.core.config.engine import EngineConfig, ModelConfig
+from weft.core.config.engine import EngineConfig
 from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
 from weft.core.values.kv_cache import at_rank
@@ -60,17 +60,17 @@ def _to_capabilities(config: EngineConfig) -> pb.RlCapabilities:
 
 
 def to_control_model_info(
-    model: ModelConfig, *, has_tokenizer: bool, has_loras: bool, reasoning_parser: str | None
+    info: EngineInfo, *, has_tokenizer: bool, reasoning_parser: str | None
 ) -> pb.ModelInfo:
-    """Facts of the model."""
-    generates = model.runner_type == "generate"
+    """Facts of the model. A model that embeds, or transcribes speech, takes no prompts here."""
+    model, generates = info.config.model_config, "generate" in info.tasks
     return pb.ModelInfo(
         model_id=model.model,
         served_model_name=model.served_model_name,
         served_model_aliases=model.served_model_names[1:],
         supports_text_input=generates and has_tokenizer,
         supports_token_ids_input=generates,
-        supports_lora=has_loras,
+        supports_lora=info.config.lora_config is not None,
         supports_multimodal=model.media is not None,
         reasoning_parser=reasoning_parser or "",
     )
