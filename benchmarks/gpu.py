@@ -4,6 +4,7 @@
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from triton.testing import do_bench
 import weft
 from weft.compute.gpu.card_tensors import TYPES
 from weft.compute.gpu.formats import product_format, products_of, row_bytes
+from weft.compute.gpu.matrices.stored_matrix import Numbers
 from weft.compute.gpu.runner import GpuRunner
-from weft.compute.gpu.stored_matrix import Numbers
 from weft.compute.gpu.weights import Reader
 from weft.compute.protocols.runner import Batch
 from weft.core.values.types import SamplingParams
@@ -40,9 +41,16 @@ MODELS = {
         ),
         (1, 8, 32, 128, 256),
     ),
+    "OLMoE": (
+        (
+            "layers=16&hidden=2048&heads=16&kv_heads=16&head_dim=128&intermediate=1024&vocab=50304"
+            "&experts=64&experts_per_token=8"
+        ),
+        (1, 32),
+    ),
 }
 PROMPTS = (512, 2048, 8192)
-QUANTIZED = (("Llama 8B", "int8"), ("Llama 8B", "int4"))
+QUANTIZED = (("Llama 8B", "int8"), ("Llama 8B", "int4"), ("OLMoE", "int4"))
 ENGINE_LOADS = ((1, 128, 256), (32, 128, 128), (256, 512, 128))  # requests, tokens in, tokens out
 
 
@@ -89,7 +97,8 @@ def main() -> None:
     print(f"reading {limits.read_bytes_per_s / 1e9:,.0f} GB/s, ", end="")
     print(f"bfloat16 products {limits.operations_per_s / 1e12:,.0f} TFLOP/s\n", flush=True)
     for model, (query, batches) in MODELS.items():
-        print_steps(model, query, batches, PROMPTS, limits)
+        prompts = PROMPTS[1:2] if "experts" in query else PROMPTS
+        print_steps(model, query, batches, prompts, limits)
     for model, quantization in QUANTIZED:
         query, batches = MODELS[model]
         print_steps(model, query, batches, PROMPTS[1:2], limits, quantization)
@@ -147,7 +156,9 @@ def print_steps(
         batch = decode_batch(count)
         runner.forward(batch)
         took = seconds(lambda batch=batch: runner.forward(batch), times=10)  # type: ignore[misc]
-        read = weight_bytes(runner.spec, quantization) + count * CONTEXT * kv_bytes(runner.spec)
+        read = weight_bytes(runner.spec, quantization, count) + count * CONTEXT * kv_bytes(
+            runner.spec
+        )
         share = read / limits.read_bytes_per_s / took
         print(f"| {count} | {took * 1e3:.2f} | {share:.1%} |", flush=True)
     print(f"\n| {title}, a prompt | ms | of the card's products |\n|---|---|---|")
@@ -161,22 +172,34 @@ def print_steps(
 
 
 def matrix_elements(spec: ModelSpec) -> int:
-    """Of the linear layers."""
-    inner = spec.intermediate_size * 3
-    attention = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    return len(spec.layers) * spec.hidden_size * (attention + inner)
+    """Of the linear layers that a token uses."""
+    used = sum(math.prod(plan.shape) for plan in decoder_layout(spec) if is_matrix(plan.name))
+    return used - spec.num_idle_parameters
 
 
-def weight_bytes(spec: ModelSpec, quantization: str | None) -> int:
-    """That a step reads: linear layers and the head."""
+def is_matrix(name: str) -> bool:
+    """True of a linear layer's weights, but the router's."""
+    return name.rpartition(".")[2] in ("q", "k", "v", "o", "gate", "up", "down")
+
+
+def weight_bytes(spec: ModelSpec, quantization: str | None, num_rows: int) -> int:
+    """That a step reads: linear layers and the head; of experts the share that random choices of the rows use."""
     shapes = {plan.name: plan.shape for plan in decoder_layout(spec)}
-    read = 0
+    read = 0.0
     for names in products_of(spec):
         form = product_format(names, {}, quantization)
         for name in names:
             rows, depth = shapes.get(name, shapes["embed"])
-            read += rows * (2 * depth if form is None else row_bytes(form, depth))
-    return read
+            share = used_share(spec, num_rows) if ".experts." in name else 1.0
+            read += share * rows * (2 * depth if form is None else row_bytes(form, depth))
+    return int(read)
+
+
+def used_share(spec: ModelSpec, num_rows: int) -> float:
+    """The expected share of a layer's experts that some row chooses."""
+    experts = spec.layers[0].experts
+    assert experts is not None
+    return 1.0 - (1.0 - experts.per_token / experts.count) ** num_rows
 
 
 def kv_bytes(spec: ModelSpec) -> int:

@@ -115,7 +115,7 @@ def models() -> str:
 
 
 def _on_a_gpu(family: Family) -> str:
-    is_dense = not (family.experts or family.has_latent) and family.recurrence == "none"
+    is_attention = not family.has_latent and family.recurrence == "none"
     is_plain = (
         family.norm_placement is not NormPlacement.PARALLEL
         and family.qk_norm is not QkNorm.HEAD_AFTER_ROPE
@@ -124,7 +124,10 @@ def _on_a_gpu(family: Family) -> str:
     if "use_parallel_residual" in family.reads:
         return "without `use_parallel_residual`"
     hears = family.tower is not None and family.tower.section is None
-    return "yes" if is_dense and is_plain and not hears else "no"
+    if not is_attention or not is_plain or hears:
+        return "no"
+    has_groups = family.experts is not None and family.experts.has_groups
+    return "if `n_group` equals `topk_group`" if has_groups else "yes"
 
 
 def _parts_of_families() -> tuple[str, ...]:

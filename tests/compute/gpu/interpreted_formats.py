@@ -14,7 +14,7 @@ from tests.compute.native.test_grouped import FORMATS, draw_matrix
 from tests.compute.steps import alone, run_at_random
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.gpu.formats import BY_ROW, row_bytes
-from weft.compute.gpu.stored_matrix import Numbers, StoredMatrix, numbers_by_row
+from weft.compute.gpu.matrices.stored_matrix import Numbers, StoredMatrix, numbers_by_row
 from weft.core.values.types import SamplingParams
 from weft.model.weights import Tensor
 

@@ -26,6 +26,14 @@ WIDE = "layers=3&hidden=1024&heads=16&kv_heads=8&head_dim=128&intermediate=3072&
 SHAPES = {
     "qwen3": (f"{WIDE}&qk_norm=true", None),
     "llama, windows": (WIDE, 300),
+    "experts": (
+        "layers=2&hidden=256&heads=4&kv_heads=2&intermediate=512&vocab=301&experts=8&shared=96",
+        None,
+    ),
+    "experts with biases": (
+        "layers=2&hidden=256&heads=4&kv_heads=2&intermediate=320&vocab=301&experts=5&sinks=true",
+        None,
+    ),
     "odd sizes": (
         "qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301",
         33,
@@ -52,9 +60,9 @@ def on_host(checkpoint, **options):
     return OnHost(checkpoint, max_model_len=4096, **options)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [name for name in SHAPES if "experts" not in name])
 def test_logits_are_near_the_reference(name):
-    """Within what bfloat16 rounds, through steps of every kind."""
+    """Within what bfloat16 rounds, through steps of every kind; it may round a row to another expert."""
     checkpoint = make_checkpoint(name)
     rng = np.random.default_rng(3)
     sequences = [rng.integers(0, 300, length).tolist() for length in (700, 40)]
@@ -83,8 +91,8 @@ def test_numbers_give_the_bits_of_the_dequantized_matrix(form):
     """In any number of rows: the kernel's values, and the order of its sums, are those of bfloat16 weights."""
     import torch
 
-    from weft.compute.gpu.products import WideMatrix
-    from weft.compute.gpu.stored_matrix import Numbers, StoredMatrix
+    from weft.compute.gpu.matrices.products import WideMatrix
+    from weft.compute.gpu.matrices.stored_matrix import Numbers, StoredMatrix
 
     matrix = draw_matrix(np.random.default_rng(4), form, 1000, 1024)
     wide = torch.from_numpy(matrix.float32()).cuda().bfloat16()

@@ -13,6 +13,7 @@ GROUPS = (
     ("interpreted.py", "choices"),
     ("interpreted.py", "engine"),
     ("interpreted_formats.py", ""),
+    ("interpreted_experts.py", ""),
 )
 
 

@@ -16,11 +16,11 @@ from weft.core.errors import ConfigError
 from weft.model.files.layout import decoder_layout
 from weft.model.groups import GroupFormat
 from weft.model.open import open_model
-from weft.model.spec import NormPlacement, QkNorm
+from weft.model.spec import ExpertsSpec, LayerSpec, NormPlacement, QkNorm
 
 MODEL = "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&vocab=300&dtype=bfloat16"
+GROUPS = ExpertsSpec(count=8, per_token=2, inner_size=16, num_groups=4, groups_per_token=2)
 REFUSED = {
-    "experts": "experts=4",
     "latent": "latent=32",
     "states": "conv=4",
     "float32": "dtype=float32",
@@ -53,6 +53,7 @@ def test_a_dense_decoder_is_computed():
         ({"qk_norm": QkNorm.HEAD_AFTER_ROPE}, "norms of heads after rope"),
         ({"head_bias": True}, "biases of its head"),
         ({"has_output_gate": True}, "gates on its attention"),
+        ({"layers": (LayerSpec(experts=GROUPS),)}, "experts in groups"),
     ],
 )
 def test_a_switch_that_no_kernel_computes_is_refused_by_name(switch, words):

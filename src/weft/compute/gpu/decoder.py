@@ -9,7 +9,8 @@ from weft.compute.gpu import launches
 from weft.compute.gpu.kernels import rows
 from weft.compute.gpu.kernels.lone_rows import lone_rows
 from weft.compute.gpu.kernels.tiles_of_rows import tiles_of_rows
-from weft.compute.gpu.products import Matrix, WideMatrix
+from weft.compute.gpu.matrices.products import Matrix, WideMatrix
+from weft.compute.gpu.matrices.routed_experts import RoutedExperts
 from weft.compute.gpu.steps.step import StepArrays
 from weft.compute.gpu.weights import NormWeights, Reader, head_ending, up_ending
 from weft.compute.gpu.workspace import Workspace
@@ -32,8 +33,9 @@ class _Layer:
     spec: LayerSpec
     qkv: Matrix
     o: Matrix
-    up: Matrix
-    down: Matrix
+    up: Matrix | None  # without an MLP or shared expert, None
+    down: Matrix | None
+    experts: RoutedExperts | None
     head_norm: torch.Tensor | None  # [heads of queries and keys, head_dim]
     sinks: torch.Tensor | None
     attention_norms: "_Norms"
@@ -86,7 +88,9 @@ class Decoder:
             matrix
             for layer in self._layers
             for matrix in (layer.qkv, layer.o, layer.up, layer.down)
+            if matrix is not None
         ]
+        self.experts = [layer.experts for layer in self._layers if layer.experts is not None]
 
     def forward(self, step: StepArrays, pools: list[Pool], space: Workspace) -> None:
         """Computes a step: writes keys and values into `pools`, and the normed wanted rows into `space.wanted`."""
@@ -99,9 +103,7 @@ class Decoder:
             num_parts = layer.o(space.attended[: step.num_rows], space.parts)
             product = _Product(num_parts, layer.o.bias, layer.attention_norms)
             self._add_norm(step, space, product, layer.mlp_norms.before)
-            layer.up(space.hidden[: step.num_rows], space.middle[: step.num_rows])
-            num_parts = layer.down(space.middle[: step.num_rows], space.parts)
-            product = _Product(num_parts, layer.down.bias, layer.mlp_norms)
+            product = self._mlp(layer, space, space.hidden[: step.num_rows])
         self._add_norm(step, space, product, self._last_norm, wanted=step.wanted)
 
     def logits(self, wanted: torch.Tensor) -> torch.Tensor:
@@ -113,6 +115,17 @@ class Decoder:
         if len(wanted):
             self._head(wanted, out)
         return out
+
+    def _mlp(self, layer: _Layer, space: Workspace, rows: torch.Tensor) -> _Product:
+        num_parts, bias = 0, None
+        if layer.up is not None and layer.down is not None:
+            middle = space.middle[: len(rows)]
+            layer.up(rows, middle)
+            num_parts, bias = layer.down(middle, space.parts), layer.down.bias
+        if layer.experts is not None and space.routing is not None:
+            layer.experts(rows, space.routing, space.parts, num_parts)
+            num_parts, bias = 1, None
+        return _Product(num_parts, bias, layer.mlp_norms)
 
     # -- launches ---------------------------------------------------------------------------------
 
@@ -262,13 +275,14 @@ class Decoder:
 
 def _read_layer(reader: Reader, index: int, layer: LayerSpec) -> _Layer:
     spec, prefix = reader.spec, f"layers.{index}."
-    up = ("gate", "up") if spec.is_gated else ("up",)
+    up, has_mlp = ("gate", "up") if spec.is_gated else ("up",), spec.mlp_size(layer) > 0
     return _Layer(
         spec=layer,
         qkv=reader.matrix(prefix, "q", "k", "v"),
         o=reader.matrix(prefix, "o"),
-        up=reader.matrix(prefix, *up, ending=up_ending(spec)),
-        down=reader.matrix(prefix, "down"),
+        up=reader.matrix(prefix, *up, ending=up_ending(spec)) if has_mlp else None,
+        down=reader.matrix(prefix, "down") if has_mlp else None,
+        experts=None if layer.experts is None else reader.experts(prefix, layer.experts),
         head_norm=_head_norm(reader, prefix),
         sinks=reader.vector(f"{prefix}sinks"),
         attention_norms=_read_norms(reader, f"{prefix}attention_norm"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from weft.model.files.layout import decoder_layout
 from weft.model.groups import ROUNDED, GroupFormat
-from weft.model.spec import LayerSpec, ModelSpec
+from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Int8 with one scale for each row, as `weft.compute.arithmetic.int8` quantizes floats.
@@ -48,9 +48,19 @@ def products_of(spec: ModelSpec) -> Iterator[tuple[str, ...]]:
 
 
 def layer_products(spec: ModelSpec, layer: LayerSpec) -> list[tuple[str, ...]]:
-    """Returns the names of the matrices of each product of a layer."""
+    """Returns the names of the matrices of each product of a layer, of all its experts together."""
     up = ("gate", "up") if spec.is_gated else ("up",)
-    return [("q", "k", "v"), ("o",), up, ("down",)]
+    products: list[tuple[str, ...]] = [("q", "k", "v"), ("o",)]
+    if spec.mlp_size(layer):
+        products += [up, ("down",)]
+    if layer.experts is not None:
+        products += [expert_names(layer.experts, *up), expert_names(layer.experts, "down")]
+    return products
+
+
+def expert_names(experts: ExpertsSpec, *names: str) -> tuple[str, ...]:
+    """Returns the names of these matrices of every expert."""
+    return tuple(f"experts.{number}.{name}" for number in range(experts.count) for name in names)
 
 
 def saved_bytes(

@@ -41,6 +41,7 @@ class Tuning:
     # With at most this many rows, the parts of a product are computed in parallel, for every matrix.
     few_rows: int = 256
     serial_above: int = 512  # number of rows above which parts are computed one after the other
+    most_expert_rows: int = 128
     keys: int = 64  # keys per tile of attention
     # Keys per part of attention: 512 → 256 takes 6.2 → 5.9 ms a step (Llama 8B, one sequence).
     part: int = 256
@@ -76,6 +77,14 @@ class Tuning:
             return Tile(height, 64, 0, 4, 5)
         return Tile(128, 64, 0, 4, 3) if kind == "gated" else Tile(128, 128, 0, 8, 3)
 
+    def expert_rows(self, rows: int) -> int:
+        """Returns the height of tiles for experts with so many rows each on average."""
+        return min(self.most_expert_rows, max(16, power_of_two(rows)))
+
+    def experts(self, height: int, kind: str) -> Tile:
+        """Returns the tile for an expert's matrix; these tiles have not been measured on a card yet."""
+        return self.stored(height, kind)
+
 
 @dataclass(frozen=True, slots=True)
 class InterpretedTuning(Tuning):
@@ -83,6 +92,7 @@ class InterpretedTuning(Tuning):
 
     few_rows: int = 32
     serial_above: int = 64
+    most_expert_rows: int = 16
     keys: int = 16
     part: int = 32
     lone_tile: int = 16

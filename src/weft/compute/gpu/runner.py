@@ -1,6 +1,7 @@
 """`GpuRunner`: a decoder on the card, with its pool of keys and values and the CUDA graphs of its steps."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from weft.compute.gpu.card import is_interpreted
 from weft.compute.gpu.decoder import Decoder, Pool
 from weft.compute.gpu.kernels import rows as row_kernels
 from weft.compute.gpu.launches import power_of_two
+from weft.compute.gpu.matrices.routed_experts import RoutingSpace
 from weft.compute.gpu.memory import refusing_memory, release_memory
 from weft.compute.gpu.steps.inputs import Inputs
 from weft.compute.gpu.steps.step import Layout, StepArrays, StepShape
@@ -129,14 +131,18 @@ class GpuRunner:
             )
 
     def _make_space(self, num_rows: int, num_wanted: int, num_lone_parts: int) -> Workspace:
-        return Workspace.of(
+        decoder = self._decoder
+        space = Workspace.of(
             self.spec,
-            self._decoder.matrices,
+            decoder.matrices,
             self._dtype,
             max_rows=num_rows,
             max_wanted=num_wanted,
             max_lone_parts=num_lone_parts,
         )
+        if not decoder.experts:
+            return space
+        return replace(space, routing=RoutingSpace.of(decoder.experts, num_rows, self._dtype))
 
 
 def _take_tokens(arrays: StepArrays, sampled: torch.Tensor) -> None:

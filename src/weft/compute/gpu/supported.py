@@ -32,8 +32,6 @@ def _model_refusals(card: ModelCard) -> Iterator[str]:
         yield "latent attention is not supported on a GPU yet"
     if card.keeps_states:
         yield "layers with states (convolutions, Mamba-2, gated delta nets) are not supported on a GPU yet"
-    if card.num_idle_parameters:
-        yield "mixtures of experts are not supported on a GPU yet"
     if card.dtype not in TYPES and not is_interpreted():
         yield f"a GPU computes in {' or '.join(TYPES)}, not in {card.dtype}; give --dtype bfloat16"
 
@@ -51,6 +49,10 @@ def check_spec(spec: ModelSpec, name: str) -> None:
         "attention and MLP side by side": spec.norm_placement is NormPlacement.PARALLEL,
         "norms of heads after rope": spec.qk_norm is QkNorm.HEAD_AFTER_ROPE,
         "biases of its head": spec.head_bias,
+        "experts in groups": any(
+            layer.experts is not None and layer.experts.groups_per_token < layer.experts.num_groups
+            for layer in spec.layers
+        ),
         "cross-attention": spec.num_cross_keys > 0,
     }
     for feature, is_there in refused.items():

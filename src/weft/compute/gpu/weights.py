@@ -7,11 +7,12 @@ import torch
 from weft.compute.gpu import launches
 from weft.compute.gpu.card_tensors import to_card
 from weft.compute.gpu.formats import BY_ROW, padded_depth, product_format
-from weft.compute.gpu.products import PARTS, Ending, Matrix, WideMatrix
-from weft.compute.gpu.stored_matrix import Numbers, StoredMatrix, numbers_by_row
+from weft.compute.gpu.matrices.products import PARTS, Ending, Matrix, WideMatrix
+from weft.compute.gpu.matrices.routed_experts import ExpertMatrix, RoutedExperts
+from weft.compute.gpu.matrices.stored_matrix import Numbers, StoredMatrix, numbers_by_row
 from weft.compute.native.groups import round_to_groups
 from weft.model.groups import GroupFormat, StoredGroups
-from weft.model.spec import ModelSpec
+from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.switches import Activation
 from weft.model.weights import Values, Weights, refuse_values
 
@@ -68,12 +69,47 @@ class Reader:
     def matrix(self, prefix: str, *names: str, ending: Ending = PARTS) -> Matrix:
         """Returns weights and biases as one matrix for products, in the format that it is kept in."""
         whole = tuple(prefix + name for name in names)
-        bias = self._biases(prefix, names)
         form = self.format_of(whole)
         if form is None:
-            return WideMatrix.of(self.padded(*whole), ending, bias)
+            return self.wide(prefix, *names, ending=ending)
         parts = [self.numbers(name, form) for name in whole]
-        return StoredMatrix.of(Numbers.join(parts), ending, bias)
+        return StoredMatrix.of(Numbers.join(parts), ending, self._biases(prefix, names))
+
+    def expert_matrix(
+        self, prefix: str, spec: ExpertsSpec, *names: str, ending: Ending = PARTS
+    ) -> ExpertMatrix:
+        """Returns the matrices `names` of each expert, joined, of all experts."""
+        leads = [f"{prefix}experts.{number}." for number in range(spec.count)]
+        form = self.format_of(tuple(lead + name for lead in leads for name in names))
+        weights: Numbers | torch.Tensor
+        if form is None:
+            weights = torch.stack([self.padded(*(lead + n for n in names)) for lead in leads])
+            rows, depth = weights.shape[1:]
+        else:
+            joined = [Numbers.join([self.numbers(lead + n, form) for n in names]) for lead in leads]
+            weights = Numbers.stack(joined)
+            rows, depth = weights.num_rows, weights.depth
+        biases = [self._biases(lead, names) for lead in leads]
+        bias = torch.stack([b for b in biases if b is not None]) if spec.has_bias else None
+        return ExpertMatrix(num_rows=rows, depth=depth, ending=ending, bias=bias, weights=weights)
+
+    def experts(self, prefix: str, spec: ExpertsSpec) -> RoutedExperts:
+        """Returns the experts of a layer."""
+        router = ("router", "shared_gate") if spec.weighs_shared else ("router",)
+        up = ("gate", "up") if self.spec.is_gated else ("up",)
+        return RoutedExperts(
+            spec,
+            self.wide(prefix, *router, ending=Ending("head")),
+            self.vector(f"{prefix}router_correction") if spec.is_sigmoid else None,
+            self.expert_matrix(prefix, spec, *up, ending=up_ending(self.spec)),
+            self.expert_matrix(prefix, spec, "down"),
+            self.vector(f"{prefix}down.bias") if spec.shared_size else None,
+        )
+
+    def wide(self, prefix: str, *names: str, ending: Ending) -> WideMatrix:
+        """Returns a matrix that always has the model's type."""
+        weights = self.padded(*(prefix + name for name in names))
+        return WideMatrix.of(weights, ending, self._biases(prefix, names))
 
     def format_of(self, names: tuple[str, ...]) -> GroupFormat | None:
         """Returns the format in which the card keeps the product of these matrices; None: in `dtype`."""
@@ -106,7 +142,12 @@ class Reader:
         if all(bias is None for bias in found):
             return None
         spec = self.spec
-        lengths = {"q": spec.num_heads * spec.head_dim, "k": spec.kv_size, "v": spec.kv_size}
+        lengths = {
+            "shared_gate": 1,
+            "q": spec.num_heads * spec.head_dim,
+            "k": spec.kv_size,
+            "v": spec.kv_size,
+        }
         zeros = [torch.zeros(lengths.get(name, 0), device=launches.device()) for name in names]
         return torch.cat([z if b is None else b for b, z in zip(found, zeros, strict=True)])
 

@@ -7,7 +7,8 @@ import torch
 
 from weft.compute.gpu import launches
 from weft.compute.gpu.formats import padded_depth
-from weft.compute.gpu.products import Matrix
+from weft.compute.gpu.matrices.products import Matrix
+from weft.compute.gpu.matrices.routed_experts import RoutingSpace
 from weft.model.spec import ModelSpec
 
 
@@ -29,6 +30,7 @@ class Workspace:
     totals: torch.Tensor
     sums: torch.Tensor  # like `highest`, with head_dim numbers each
     parts_done: torch.Tensor  # [lone rows, kv heads], zeros between launches
+    routing: RoutingSpace | None = None  # for layers with experts
 
     @classmethod
     def of(
@@ -57,10 +59,15 @@ class Workspace:
             residual=zeros(max_rows, spec.hidden_size),
             hidden=activations(max_rows, spec.hidden_size),
             wanted=activations(max_wanted, spec.hidden_size),
-            parts=zeros(max(most_parts(matrix, max_rows) for matrix in matrices)),
+            parts=zeros(
+                max(
+                    max_rows * spec.hidden_size,
+                    *(most_parts(matrix, max_rows) for matrix in matrices),
+                )
+            ),
             queries=zeros(max_rows, spec.num_heads, spec.head_dim, kind=dtype),
             attended=activations(max_rows, spec.output_size),
-            middle=activations(max_rows, spec.intermediate_size),
+            middle=activations(max_rows, max(map(spec.mlp_size, spec.layers))),
             highest=zeros(of_heads),
             totals=zeros(of_heads),
             sums=zeros(of_heads, spec.head_dim),

@@ -34,8 +34,8 @@ PARTS = Ending()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix(ABC):
-    """A matrix of `num_rows` rows, for "gated" products twice as many as outputs, and of a padded `depth`.
+class Factor:
+    """The shape of a matrix of `num_rows` rows, for "gated" products twice as many as outputs, and of a padded `depth`.
 
     Its `bias` is for the code that adds the parts.
     """
@@ -54,10 +54,6 @@ class Matrix(ABC):
     def num_parts(self) -> int:
         """Number of parts of the depth; 1 if the ending needs whole sums."""
         return num_parts_of(self.num_rows, self.depth) if self.ending.kind == "parts" else 1
-
-    @abstractmethod
-    def __call__(self, rows: torch.Tensor, out: torch.Tensor) -> int:
-        """Multiplies `rows` [rows, depth] into `out` [parts, rows, outputs]; returns the number of parts."""
 
     def is_serial(self, num_rows: int) -> bool:
         """True if the parts for so many rows are computed one after the other, into one."""
@@ -89,6 +85,15 @@ class Matrix(ABC):
             "DIVISOR": end.divisor,
             "CAP": end.cap,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix(Factor, ABC):
+    """A matrix that multiplies the rows of a step."""
+
+    @abstractmethod
+    def __call__(self, rows: torch.Tensor, out: torch.Tensor) -> int:
+        """Multiplies `rows` [rows, depth] into `out` [parts, rows, outputs]; returns the number of parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

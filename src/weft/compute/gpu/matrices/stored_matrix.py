@@ -3,6 +3,7 @@
 The values, and so the results, are those of the same matrix dequantized to the model's type.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from weft.compute.gpu import launches
 from weft.compute.gpu.card_tensors import bits_to_card, to_card
 from weft.compute.gpu.formats import BY_ROW, padded_depth
 from weft.compute.gpu.kernels.stored import stored_rows
-from weft.compute.gpu.products import PARTS, Ending, Matrix
+from weft.compute.gpu.matrices.products import PARTS, Ending, Matrix
 from weft.model.groups import GroupedMatrix, GroupFormat
 from weft.model.weights import Tensor
 
@@ -62,12 +63,17 @@ class Numbers:
 
     @property
     def num_rows(self) -> int:
-        return int(self.scales.shape[1])
+        return int(self.scales.shape[-1])
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.scales.shape[-2])
 
     @property
     def depth(self) -> int:
         """Padded depth."""
-        return int(self.numbers[:, 0].numel()) * 8 // self.form.bits
+        pieces, _, piece = self.numbers.shape[-3:]
+        return int(pieces * piece) * 8 // self.form.bits
 
     def is_finite(self, dtype: torch.dtype) -> bool:
         """True if every value that the bits allow is finite in `dtype`."""
@@ -79,13 +85,23 @@ class Numbers:
     @classmethod
     def join(cls, parts: list[Self]) -> Self:
         """Returns the rows of all parts, which have the same format, one part after the other."""
-        first = parts[0]
+        return cls._together(parts, lambda tensors: torch.cat(tensors, 1))
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        """Returns matrices of the same shape with one more dimension, [experts, ...]."""
+        return cls._together(parts, torch.stack)
+
+    @classmethod
+    def _together(
+        cls, parts: list[Self], join: Callable[[list[torch.Tensor]], torch.Tensor]
+    ) -> Self:
         offsets = [part.offsets for part in parts if part.offsets is not None]
         return cls(
-            first.form,
-            torch.cat([part.numbers for part in parts], 1),
-            torch.cat([part.scales for part in parts], 1),
-            torch.cat(offsets, 1) if offsets else None,
+            parts[0].form,
+            join([part.numbers for part in parts]),
+            join([part.scales for part in parts]),
+            join(offsets) if offsets else None,
         )
 
 
