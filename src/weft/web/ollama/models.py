@@ -115,15 +115,21 @@ def _model_info(config: ModelConfig) -> dict[str, Any]:
 
 def _capabilities(facts: ModelFacts) -> list[str]:
     """The features of the model that requests may use."""
-    options, pooler = facts.options, facts.pooler
-    can_generate = pooler is None
+    options, pooler, model = facts.options, facts.pooler, facts.model_config
+    can_generate = pooler is None and model.speech is None
     has_tools = options.enable_auto_tool_choice and options.tool_call_parser is not None
     flags = {
         "completion": can_generate,
         "tools": can_generate and has_tools,
         "thinking": can_generate and options.reasoning_parser is not None,
-        "vision": takes("image", facts.model_config.media),
+        "vision": takes("image", model.media),
+        "audio": takes("audio", model.media),
         "embedding": pooler is not None and "embed" in pooler.tasks,
+        "rerank": pooler is not None and "classify" in pooler.tasks and len(pooler.labels) == 1,
+        "classification": pooler is not None
+        and "classify" in pooler.tasks
+        and len(pooler.labels) != 1,
+        "transcription": model.speech is not None,
     }
     return [name for name, is_there in flags.items() if is_there]
 
