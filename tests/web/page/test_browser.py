@@ -57,6 +57,11 @@ def click_button(browser: Browser, label: str) -> None:
     )
 
 
+def tick(browser: Browser, field: str) -> None:
+    """Tick a box of the settings."""
+    browser.run("document.getElementById(arguments[0]).click()", field)
+
+
 def fill(browser: Browser, field: str, value: object) -> None:
     """Put text into a field of the settings, as if it had been pasted."""
     browser.run(
@@ -79,8 +84,11 @@ def test_a_key_is_requested_and_stays_in_the_tab(server: Server, window: Browser
     window.run("document.querySelector('#key').value = ''")
     window.type("#key", f"{KEY}\n")
     window.until("document.querySelector('#model').value")
-    places = "return [Object.values({...sessionStorage}), localStorage.length, document.cookie]"
-    assert window.run(places) == [[KEY], 0, ""]
+    places = (
+        "return [Object.entries({...sessionStorage}).filter(([name]) => name !== 'weft.chat'),"
+        " localStorage.length, document.cookie]"
+    )
+    assert window.run(places) == [[["weft.key", KEY]], 0, ""]
 
 
 def test_an_answer_is_timed_and_retried(page: Browser):
@@ -138,7 +146,7 @@ def test_an_answer_grows_until_it_is_stopped():
 
 def test_an_answer_goes_on_from_another_token(page: Browser):
     """Each token has its probability and what else might have stood there; one of those is taken."""
-    page.click("#with-tokens")
+    tick(page, "with-tokens")
     assert ask(page) == "The capital of France is Paris."
     page.click(".tokens button:nth-child(6)")
     rows = page.run(
@@ -156,7 +164,7 @@ def test_an_answer_goes_on_from_another_token(page: Browser):
 
 def test_two_answers_stand_side_by_side(page: Browser):
     """The chosen one is what the conversation goes on with."""
-    page.click("#two-answers")
+    tick(page, "two-answers")
     ask(page)
     first, second = page.run(
         "return [...document.querySelectorAll('.answer')].map((a) => a.textContent)"
@@ -175,6 +183,7 @@ def test_an_answer_is_checked_against_its_schema(page: Browser):
     page.until("document.querySelector('#schema-error').textContent")
     assert page.run("return document.querySelectorAll('#turns > li').length") == 0
     fill(page, "schema", SCHEMA)
+    page.click("#close-settings")
     page.type("#message", "\n")
     assert json.loads(last_answer(page)).keys() == {"city", "size"}
     page.until("document.querySelector('.good')")
@@ -225,7 +234,7 @@ def test_tool_calls_are_shown_and_answered(page: Browser):
     page.type("#message", "Look!\n")
     page.until(DONE)
     assert "Calls look" in page.text(".call")
-    page.run("document.querySelector('.call input').value = 'nothing there'")
+    page.type(".call input", "nothing there")
     click_button(page, "Send results")
     page.until("document.querySelectorAll('.assistant[aria-busy=\"false\"]').length === 2")
     call, result = page.run("return sent.messages.slice(-2)")
@@ -276,11 +285,11 @@ def test_the_models_and_what_the_engine_runs_with_are_listed(page: Browser):
 @pytest.mark.parametrize("view", ["chat", "engine", "models"])
 def test_everything_that_is_operated_has_a_name(page: Browser, view: str):
     """For who hears the page: no button, field, link or picture is nameless."""
-    page.click("#with-tokens")
+    tick(page, "with-tokens")
     ask(page)
     page.click(".tokens button")
-    page.run("document.querySelector('#settings').open = true")
-    page.click(f"#to-{view}")
+    page.run("document.querySelector('#settings').show()")
+    page.run("location.hash = arguments[0]", view)
     page.until(f"!document.querySelector('#{view}').hidden")
     operated = {
         "button",
@@ -308,12 +317,12 @@ def test_text_stands_out_from_what_is_behind_it(page: Browser, scheme: str):
     """By 4.5 to 1, as WCAG 2 has it for text of usual size, in every view."""
     try:
         page.set_scheme(scheme)
-        page.click("#with-tokens")
+        tick(page, "with-tokens")
         ask(page)
         page.click(".tokens button")
-        page.run("document.querySelector('#settings').open = true")
+        page.run("document.querySelector('#settings').show()")
         for view in ("chat", "engine", "models"):
-            page.click(f"#to-{view}")
+            page.run("location.hash = arguments[0]", view)
             page.until(f"!document.querySelector('#{view}').hidden")
             page.until(f"document.querySelector('#{view}').textContent.length > 100")
             assert page.run(FAINT) == []
@@ -348,12 +357,12 @@ def test_nothing_is_wider_than_the_window(page: Browser, width: int):
             "Emulation.setDeviceMetricsOverride",
             width=width, height=800, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
-        page.click("#with-tokens")
-        page.click("#two-answers")
+        tick(page, "with-tokens")
+        tick(page, "two-answers")
         ask(page, "x" * 200)
         page.click(".tokens button")
         for view in ("chat", "engine", "models"):
-            page.click(f"#to-{view}")
+            page.run("location.hash = arguments[0]", view)
             page.until(f"!document.querySelector('#{view}').hidden")
             assert page.run("return document.documentElement.scrollWidth") <= width
     finally:
@@ -389,7 +398,7 @@ def test_pictures_are_made(server: Server, page: Browser):
     """Those of docs/page.md: an answer with its tokens, and an engine at work."""
     IMAGES.mkdir(exist_ok=True)
     page.resize(1100, 940)
-    page.click("#with-tokens")
+    tick(page, "with-tokens")
     fill(page, "temperature", "1.6")
     fill(page, "seed", "4")
     ask(page, "What can you do?")

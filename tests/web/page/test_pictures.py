@@ -112,6 +112,6 @@ def test_a_model_that_reads_text_takes_no_pictures(server: Server, window: Brows
     assert window.run("return document.querySelector('#attach').hidden")
     assert give(window, "drop", plain("red"))
     window.until(
-        "document.querySelector('#status').textContent === 'This model takes no pictures.'"
+        "document.querySelector('#status').textContent === 'This model takes no pictures and no sound.'"
     )
     assert window.complaints() == []

@@ -8,6 +8,9 @@ export function setKey(value) {
   else sessionStorage.removeItem(KEY);
 }
 
+const LOST = "the server cannot be reached";
+const CUT = "the connection to the server was lost";
+
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -16,19 +19,20 @@ export class Refused extends Error {
 }
 
 /** The response, if it is a good one. Paths are relative: the page may be behind a path of a proxy. */
-export async function send(path, { body, signal } = {}) {
+export async function send(path, { body, form, signal } = {}) {
   const headers = key() ? { authorization: `Bearer ${key()}` } : {};
   const init = { headers, signal, credentials: "omit", cache: "no-store" };
   if (body !== undefined) {
     headers["content-type"] = "application/json";
     Object.assign(init, { method: "POST", body: JSON.stringify(body) });
   }
+  if (form !== undefined) Object.assign(init, { method: "POST", body: form });
   let response;
   try {
     response = await fetch(path, init);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "the server cannot be reached");
+    throw new Refused(0, LOST);
   }
   if (!response.ok) throw new Refused(response.status, await reason(response));
   return response;
@@ -45,14 +49,14 @@ async function reason(response) {
 
 export const getJson = async (path) => (await send(path)).json();
 
-/** The data of each event of a stream; an error in it is thrown. */
+/** The data of each event of a stream; an error in it is thrown, and so is an end before the stream says that it is over. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
+      const { done, value } = await part(reader);
+      if (done) throw new Refused(0, CUT);
       const blocks = (rest + value).split("\n\n");
       rest = blocks.pop();
       for (const block of blocks) {
@@ -67,5 +71,14 @@ export async function* events(response) {
     }
   } finally {
     reader.cancel().catch(() => {});
+  }
+}
+
+async function part(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, CUT);
   }
 }

@@ -1,12 +1,14 @@
 // The page at /: its views.
 
 import * as chat from "./chat.js";
+import * as chatlist from "./chatlist.js";
 import { byId } from "./dom.js";
 import * as engine from "./engine.js";
+import * as modelmenu from "./modelmenu.js";
 import * as models from "./models.js";
-import * as pictures from "./pictures.js";
 import * as settings from "./settings.js";
 import { start, untilReady } from "./start.js";
+import * as tasks from "./tasks.js";
 
 const VIEWS = { chat: () => {}, engine: engine.open, models: models.open };
 
@@ -20,16 +22,15 @@ function showView() {
     else byId(`to-${name}`).removeAttribute("aria-current");
     open(isShown);
   }
+  byId("main").tabIndex = shown === "chat" ? -1 : 0; // what scrolls can be reached by keys
 }
 
 async function begin() {
   await untilReady();
   try {
     const cards = await models.load();
-    settings.setModels(cards.map((card) => card.id));
+    modelmenu.show(cards);
     models.show(cards);
-    pictures.follow(settings.model());
-    document.title = `${cards[0].id} · Weft`;
     showView();
   } catch (error) {
     if (error.status === 401) dispatchEvent(new CustomEvent("needs-key"));
@@ -37,10 +38,13 @@ async function begin() {
   }
 }
 
+addEventListener("model-changed", () => { document.title = `${modelmenu.model()} · Weft`; });
 settings.setUp();
+tasks.setUp();
+modelmenu.setUp();
 chat.setUp();
 engine.setUp();
+chatlist.setUp();
 addEventListener("hashchange", showView);
-byId("model").addEventListener("change", () => pictures.follow(settings.model()));
 showView();
 start(begin);

@@ -1,19 +1,23 @@
 // The conversation: what was said, the request that goes out next, and the answers as they come.
 
-import { Answer } from "./answer.js";
-import { events, key, send } from "./api.js";
-import { asCurl, asPython, copy } from "./copy.js";
-import { button, byId, make, number } from "./dom.js";
-import * as pictures from "./pictures.js";
+import { asMessage, emptyAnswer } from "./answer.js";
+import { events, send } from "./api.js";
+import * as attach from "./attach.js";
+import { Conversation } from "./conversation.js";
+import { byId, number } from "./dom.js";
 import * as settings from "./settings.js";
+import { viewOf } from "./turnview.js";
 
-// Each { role, node } with `content` and `pictures` (user), `content` and `id` (tool) or `answers` and `chosen` (assistant).
-let turns = [];
+const SAVE_MS = 2000; // an answer that grows is saved so often
+const SLICE_MS = 20; // of drawing a long chat, after which the page takes keys and clicks
+
+let conversation = new Conversation();
+let views = [];
 let editing = null;
-let running = null; // what stops the answer that is coming
+let running = null; // { view, conversation, stop }: the answer that is coming
 
 export function setUp() {
-  pictures.setUp(say);
+  attach.setUp(say);
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
@@ -25,202 +29,289 @@ export function setUp() {
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+    if (event.key !== "Escape" || document.querySelector("dialog[open], :popover-open")) return;
     if (running) stop();
     else if (editing !== null) cancelEdit();
   });
   byId("stop").addEventListener("click", stop);
   byId("cancel-edit").addEventListener("click", cancelEdit);
-  byId("clear").addEventListener("click", () => {
-    stop();
-    cutTo(0);
-    cancelEdit();
-    say("");
-  });
+  addEventListener("settings-changed", () => conversation.setSettings(settings.values()));
+  addEventListener("not-kept", ({ detail }) => say(detail));
 }
 
 const say = (text) => { byId("status").textContent = text; };
-const stop = () => running?.abort();
+const stop = () => running?.stop.abort();
 
-function cutTo(place) {
-  for (const turn of turns.slice(place)) turn.node.remove();
-  turns = turns.slice(0, place);
-  byId("hint").hidden = turns.length > 0;
+/** Show another chat. An answer that is coming in this one goes on. */
+export function open(other) {
+  conversation = other;
+  cancelEdit();
+  say("");
+  if (other.about.settings) settings.show(other.about.settings);
+  else other.about.settings = settings.values();
+  show();
+  byId("message").focus();
 }
 
-function push(turn) {
-  turns.push(turn);
-  byId("turns").append(turn.node);
+export const current = () => conversation;
+
+/** The chat of the answer that is coming, which is further than the chat that was saved; undefined if it is another one. */
+export const answering = (id) => running?.conversation.about.id === id ? running.conversation : undefined;
+
+/** Forget a chat that was deleted, with the answer that is coming in it. */
+export function forget(id) {
+  for (const one of [conversation, running?.conversation]) if (one?.about.id === id) one.isGone = true;
+  if (running?.conversation.about.id === id) stop();
+}
+
+/** The turns of the path, those at the end first; a long chat is drawn in slices, so that the page stays quick. */
+function show() {
+  const path = conversation.path();
+  byId("hint").hidden = path.length > 0;
+  const shown = views = [];
+  let place = path.length;
+  byId("turns").replaceChildren();
+  byId("turns").setAttribute("aria-busy", "true");
+  const slice = () => {
+    if (shown !== views) return; // another chat or branch is shown
+    const until = performance.now() + SLICE_MS;
+    while (place > 0 && performance.now() < until) {
+      place -= 1;
+      const view = running?.view.turn === path[place] ? running.view : viewOf(path[place], conversation, act);
+      views.unshift(view);
+      byId("turns").prepend(view.node);
+    }
+    if (place > 0) setTimeout(slice);
+    else byId("turns").removeAttribute("aria-busy");
+  };
+  slice();
+  scrollToEnd();
+}
+
+const scrollToEnd = () => { byId("scroll").scrollTop = byId("scroll").scrollHeight; };
+const isAtEnd = () => byId("scroll").scrollHeight - byId("scroll").scrollTop - byId("scroll").clientHeight < 60;
+
+/** Add turns to the end of what is shown. */
+function append(turn) {
+  const view = viewOf(turn, conversation, act);
+  views.push(view);
+  byId("turns").append(view.node);
   byId("hint").hidden = true;
+  scrollToEnd();
+  return view;
+}
+
+/** Show no turn from this one on. */
+function cutFrom(turn) {
+  const place = views.findIndex((view) => view.turn === turn);
+  for (const view of views.splice(place)) view.node.remove();
+}
+
+/** The fields of a request, if one may go out now. */
+function nextRequest() {
+  if (!running) return settings.request();
+  if (running.conversation !== conversation) say("An answer is coming in another chat: wait, or stop it.");
+  return null;
 }
 
 function submit() {
   const text = byId("message").value;
-  if (running || !text.trim()) return;
-  const body = settings.request();
-  if (!body) return;
-  if (editing !== null) cutTo(turns.indexOf(editing));
-  const shown = pictures.takeAll();
+  if (!text.trim() && !attach.hasFiles()) return;
+  const request = nextRequest();
+  if (!request) return;
+  const parent = editing === null ? conversation.about.leaf : editing.parent;
+  if (editing !== null) cutFrom(editing);
+  const files = attach.takeAll();
   cancelEdit();
-  addUser(text, shown);
-  answer(body);
-}
-
-function addUser(content, shown) {
-  const turn = { role: "user", content, pictures: shown };
-  turn.node = make("li", { className: "user" }, make("p", { className: "who" }, "You"),
-    shown.length ? make("div", { className: "row" }, shown.map(pictures.preview)) : null,
-    make("div", { className: "text" }, content),
-    make("div", { className: "row" }, button("Edit", () => edit(turn))));
-  push(turn);
+  const turn = conversation.add({ role: "user", text, ...files }, parent);
+  append(turn);
+  answer(request, turn.id);
 }
 
 function edit(turn) {
   if (running) return;
   editing = turn;
-  byId("message").value = turn.content;
-  pictures.set(turn.pictures);
+  byId("message").value = turn.text;
+  attach.set([...turn.pictures, ...turn.sounds]);
   byId("message").focus();
   byId("cancel-edit").hidden = false;
-  say("Sending takes the place of that message and of all after it.");
+  say("Sending makes another branch from that message on.");
 }
 
 function cancelEdit() {
   if (editing !== null) say("");
   editing = null;
   byId("message").value = "";
-  pictures.set([]);
+  attach.set([]);
   byId("cancel-edit").hidden = true;
 }
 
-function messages() {
+/** The messages up to a turn. */
+function messagesTo(id) {
   const system = byId("system").value;
-  const said = turns.flatMap((turn) => {
-    if (turn.role === "user") return [{ role: "user", content: pictures.content(turn.content, turn.pictures) }];
-    if (turn.role === "tool") return [{ role: "tool", tool_call_id: turn.id, content: turn.content }];
-    const message = turn.answers[turn.chosen].message();
+  const path = [];
+  for (let turn = conversation.turns.get(id); turn; turn = conversation.turns.get(turn.parent)) path.unshift(turn);
+  const said = path.flatMap((turn) => {
+    if (turn.role === "user") return [{ role: "user", content: attach.content(turn) }];
+    if (turn.role === "tool") return [{ role: "tool", tool_call_id: turn.call, content: turn.text }];
+    const message = asMessage(turn.answers[turn.chosen]);
     return message.content || message.tool_calls ? [message] : [];
   });
   return system.trim() ? [{ role: "system", content: system }, ...said] : said;
 }
 
-/** Have the conversation answered; with `begun`, by an answer that begins so. */
-async function answer(body, { begun = "", tokens = [] } = {}) {
-  body.messages = messages();
-  const schema = body.response_format?.json_schema.schema;
+/** Have the conversation up to `parent` answered; with `begun`, by an answer that begins so. */
+function answer(request, parent, { begun = "", tokens = [] } = {}) {
+  const answers = Array.from({ length: begun ? 1 : request.n ?? 1 }, () => ({ ...emptyAnswer(), content: begun, tokens: [...tokens] }));
+  const turn = conversation.add({ role: "assistant", model: request.model, request, answers, chosen: 0, isWhole: false, isDone: false }, parent);
+  return follow(append(turn));
+}
+
+/** The body of the request behind an answer; one that has begun is continued. */
+function bodyOf(turn, begun = "", reasoning = "") {
+  const body = { ...turn.request, messages: messagesTo(turn.parent) };
   if (begun) {
-    body.messages.push({ role: "assistant", content: begun });
+    body.messages.push({ role: "assistant", content: begun, ...(reasoning ? { reasoning } : {}) });
     Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     // A grammar would begin anew in the middle of the answer.
     for (const name of ["n", "response_format"]) delete body[name];
   }
-  const turn = addAnswers(body, begun, tokens);
-  const times = { sent: performance.now(), first: null };
-  running = new AbortController();
-  show(true, turn);
+  return body;
+}
+
+/** Take in an answer until it is over. */
+async function follow(view) {
+  const { turn } = view;
+  const { content, reasoning } = turn.answers[0];
+  const times = { sent: performance.now(), first: null, saved: performance.now() };
+  running = { view, conversation, stop: new AbortController() };
+  showRunning(true);
   try {
-    await follow(turn, body, times);
-    if (schema) turn.answers.forEach((one) => one.calls.length || one.judge(schema));
-    say(summary(turn, times));
+    const usage = await read(view, bodyOf(turn, content, reasoning), times);
+    turn.isWhole = true;
+    say(summary(usage, times));
   } catch (error) {
-    fail(turn, error);
+    fail(view, error);
   } finally {
-    running = null;
-    show(false, turn);
-    finish(turn);
+    finish(view);
   }
 }
 
-async function follow(turn, body, times) {
-  const response = await send("v1/chat/completions", { body, signal: running.signal });
+async function read({ answers }, body, times) {
+  let usage = null;
+  const response = await send("v1/chat/completions", { body, signal: running.stop.signal });
   for await (const chunk of events(response)) {
-    const isFollowed = turn.node.getBoundingClientRect().bottom <= innerHeight;
+    const isFollowed = isAtEnd();
     for (const choice of chunk.choices) {
       if (times.first === null && (choice.delta.content || choice.delta.reasoning || choice.delta.tool_calls)) {
         times.first = performance.now();
       }
-      turn.answers[choice.index].add(choice);
+      answers[choice.index].add(choice);
     }
-    turn.usage = chunk.usage ?? turn.usage;
-    if (isFollowed) turn.node.scrollIntoView({ block: "nearest" });
+    usage = chunk.usage ?? usage;
+    if (performance.now() - times.saved > SAVE_MS) {
+      times.saved = performance.now();
+      running.conversation.keep(running.view.turn);
+    }
+    if (isFollowed) requestAnimationFrame(scrollToEnd);
   }
+  return usage;
 }
 
-function fail(turn, error) {
+function fail({ turn, answers }, error) {
+  say("");
   if (error.name === "AbortError") {
-    turn.answers.forEach((one) => one.end("stopped"));
+    turn.isWhole = true;
+    answers.forEach((one) => one.data.finish || one.end("stopped"));
     say("Stopped.");
     return;
   }
-  turn.answers[0].note(error.message, "error");
-  say("");
+  const what = error.message.replace(/^./, (first) => first.toUpperCase()).replace(/[.]?$/, ".");
+  answers[0].data.problem = error.status === 0 && answers[0].data.content ? `${what} The answer so far is kept.` : what;
   if (error.status === 401) dispatchEvent(new CustomEvent("needs-key"));
 }
 
-function addAnswers(body, begun, tokens) {
-  const turn = { role: "assistant", chosen: 0, body };
-  const goOn = (text, some) => goOnFrom(turn, text, some);
-  turn.answers = Array.from({ length: body.n ?? 1 }, (_, i) =>
-    new Answer(`Answer ${i + 1}`, { begun, tokens, goOn }));
-  const copied = (write) => async () => say((await copy(write(body, key() !== ""))) ? "Copied." : "");
-  turn.node = make("li", { className: "assistant" }, make("p", { className: "who" }, body.model),
-    make("div", { className: "choices" }, turn.answers.map((one) => one.node)),
-    make("div", { className: "row" }, button("Retry", () => retry(turn)),
-      button("Copy as curl", copied(asCurl)), button("Copy as Python", copied(asPython))));
-  push(turn);
-  turn.node.scrollIntoView({ block: "nearest" });
-  return turn;
+function finish(view) {
+  const { conversation: its } = running;
+  running = null;
+  view.turn.isDone = true;
+  for (const one of view.answers) one.draw();
+  view.end();
+  its.keep(view.turn);
+  showRunning(false, view);
+  if (its === conversation && isAtEnd()) scrollToEnd();
 }
 
-/** What can be done once an answer is over: choose one of two, answer its calls. */
-function finish(turn) {
-  if (turn.answers.length > 1) {
-    const name = `chosen-${crypto.getRandomValues(new Uint32Array(1))[0]}`;
-    turn.answers.forEach((one, i) => one.tools.append(make("label", { className: "check" },
-      make("input", { type: "radio", name, checked: i === 0, onchange: () => { turn.chosen = i; } }),
-      "Go on with this one")));
+/** Go on where an answer was cut off; one of which no text has come begins again. */
+function resume(turn) {
+  if (!nextRequest()) return;
+  const view = views.find((one) => one.turn === turn);
+  const [first] = view.answers;
+  const canContinue = view.answers.length === 1 && first.data.content && !first.data.calls.length;
+  Object.assign(turn, { isWhole: false, isDone: false });
+  const fresh = viewOf(turn, conversation, act); // without what could be done with the cut answer
+  for (const one of fresh.answers) {
+    if (!canContinue) one.clear();
+    Object.assign(one.data, { problem: null, finish: null });
+    one.clearNotes();
   }
-  for (const one of turn.answers.filter((each) => each.calls.length)) {
-    one.tools.append(button("Send results", () => sendResults(turn, one)));
-  }
+  view.node.replaceWith(fresh.node);
+  views.splice(views.indexOf(view), 1, fresh);
+  follow(fresh);
 }
 
-function sendResults(turn, one) {
-  const body = running ? null : settings.request();
-  if (!body) return;
-  turn.chosen = turn.answers.indexOf(one);
-  cutTo(turns.indexOf(turn) + 1);
-  for (const { id, name, result } of one.calls.filter(Boolean)) {
-    const node = make("li", { className: "user" }, make("p", { className: "who" }, `Result of ${name}`),
-      make("div", { className: "text" }, result.value));
-    push({ role: "tool", id, content: result.value, node });
+function sendResults(turn, chosen) {
+  const request = nextRequest();
+  if (!request) return;
+  turn.chosen = chosen;
+  conversation.keep(turn);
+  const place = views.findIndex((view) => view.turn === turn);
+  if (views[place + 1]) cutFrom(views[place + 1].turn);
+  let parent = turn.id;
+  for (const { id, name, result } of turn.answers[chosen].calls.filter(Boolean)) {
+    const told = conversation.add({ role: "tool", call: id, name, text: result }, parent);
+    append(told);
+    parent = told.id;
   }
-  answer(body);
+  answer(request, parent);
 }
 
 function retry(turn) {
-  const body = running ? null : settings.request();
-  if (!body) return;
-  cutTo(turns.indexOf(turn));
-  answer(body);
+  const request = nextRequest();
+  if (!request) return;
+  cutFrom(turn);
+  answer(request, turn.parent);
 }
 
-function goOnFrom(turn, begun, tokens) {
-  const body = running ? null : settings.request();
-  if (!body) return;
-  Object.assign(body, { logprobs: true, top_logprobs: 5 });
-  cutTo(turns.indexOf(turn));
-  answer(body, { begun, tokens });
+function goOn(turn, begun, tokens) {
+  const request = nextRequest();
+  if (!request) return;
+  Object.assign(request, { logprobs: true, top_logprobs: 5 });
+  cutFrom(turn);
+  answer(request, turn.parent, { begun, tokens });
 }
 
-function show(isRunning, turn) {
+/** Read another branch, or go on with one of two answers. */
+function choose(turn, chosen = null) {
+  if (chosen !== null) {
+    turn.chosen = chosen;
+    conversation.keep(turn);
+  } else if (!running) {
+    conversation.choose(turn);
+    show();
+  }
+}
+
+const act = { edit, retry, goOn, sendResults, resume, choose, say, body: (turn) => bodyOf(turn) };
+
+function showRunning(isRunning, view = running.view) {
   byId("stop").hidden = !isRunning;
   byId("send").hidden = isRunning;
-  turn.node.setAttribute("aria-busy", String(isRunning));
+  view.node.setAttribute("aria-busy", String(isRunning));
   if (isRunning) say("Answering…");
 }
 
-function summary({ usage }, { sent, first }) {
+function summary(usage, { sent, first }) {
   if (!usage) return "Done.";
   const now = performance.now();
   const cached = usage.prompt_tokens_details?.cached_tokens;

@@ -1,8 +1,9 @@
-// What goes into a request beside its messages; kept for as long as this tab is.
+// What goes into a request beside its messages. Each chat has settings of its own; a new one begins with those shown.
 
 import { byId, make } from "./dom.js";
+import { model } from "./modelmenu.js";
 
-const STORE = "weft.settings";
+const STORE = "weft.settings"; // those of this tab, for its next chat
 const NUMBERS = [
   ["temperature", "Temperature", 0, 2, 0.05], ["top_p", "Top p", 0, 1, 0.01], ["top_k", "Top k", -1, null, 1],
   ["min_p", "Min p", 0, 1, 0.01], ["max_tokens", "Most tokens", 1, null, 1], ["seed", "Seed", null, null, 1],
@@ -15,28 +16,25 @@ export function setUp() {
   byId("numbers").append(...NUMBERS.map(([id, label, min, max, step]) =>
     make("div", {}, make("label", { htmlFor: id }, label),
       make("input", { id, type: "number", min: min ?? "", max: max ?? "", step, placeholder: "default" }))));
-  const stored = JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
-  for (const id of KEPT) {
-    const field = byId(id);
-    const property = field.type === "checkbox" ? "checked" : "value";
-    if (id in stored) field[property] = stored[id];
-    field.addEventListener("change", save);
-  }
+  show(JSON.parse(sessionStorage.getItem(STORE) ?? "{}"));
+  for (const id of KEPT) byId(id).addEventListener("change", changed);
   byId("settings-form").addEventListener("submit", (event) => event.preventDefault());
+  byId("to-settings").addEventListener("click", () => byId("settings").showModal());
+  byId("close-settings").addEventListener("click", () => byId("settings").close());
 }
 
-function save() {
-  const values = KEPT.map((id) => [id, byId(id).type === "checkbox" ? byId(id).checked : byId(id).value]);
-  sessionStorage.setItem(STORE, JSON.stringify(Object.fromEntries(values)));
+const property = (id) => byId(id).type === "checkbox" ? "checked" : "value";
+
+export const values = () => Object.fromEntries(KEPT.map((id) => [id, byId(id)[property(id)]]));
+
+export function show(stored) {
+  for (const id of KEPT) byId(id)[property(id)] = stored[id] ?? (property(id) === "checked" ? false : "");
 }
 
-export function setModels(names) {
-  const chosen = byId("model").value;
-  byId("model").replaceChildren(...names.map((name) => make("option", { value: name }, name)));
-  if (names.includes(chosen)) byId("model").value = chosen;
+function changed() {
+  sessionStorage.setItem(STORE, JSON.stringify(values()));
+  dispatchEvent(new CustomEvent("settings-changed"));
 }
-
-export const model = () => byId("model").value;
 
 /** The fields of a request; null where a text of JSON cannot be read, which is then said beside it. */
 export function request() {
@@ -71,7 +69,7 @@ function json(id, isRight, rule) {
   } catch (error) {
     problem = error.message;
   }
-  byId("settings").open = true;
+  if (!byId("settings").open) byId("settings").showModal();
   byId(`${id}-error`).textContent = problem;
   byId(id).setAttribute("aria-invalid", "true");
   byId(id).focus();

@@ -13,11 +13,12 @@ const percent = (logprob) => {
   const share = 100 * Math.exp(logprob);
   return share >= 99.95 ? "100 %" : share >= 0.1 ? `${share.toFixed(1)} %` : "< 0.1 %";
 };
+const GAP = 6; // pixels between a token and its box
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "→\t") || "∅";
 
 export class TokenView {
   #buttons = make("div", { className: "tokens", role: "group", "aria-label": "Tokens, darker the less likely" });
-  #table = make("div", { "aria-live": "polite" });
+  #box = make("div", { className: "token-box", popover: "auto", role: "dialog", "aria-label": "What else might have stood there" });
   #tokens = [];
   #goOn;
 
@@ -26,8 +27,16 @@ export class TokenView {
     this.#goOn = goOn;
     this.node = make("div", { hidden: true },
       make("p", { className: "soft" }, "Choose a token to see what else might have stood there."),
-      this.#buttons, this.#table);
+      this.#buttons, this.#box);
     this.content = () => "";
+    this.#box.addEventListener("toggle", ({ newState }) => {
+      if (newState === "closed") this.#press(null);
+    });
+  }
+
+  clear() {
+    this.#tokens = [];
+    this.#buttons.replaceChildren();
   }
 
   add(tokens) {
@@ -41,8 +50,13 @@ export class TokenView {
     }
   }
 
+  #press(place) {
+    this.#buttons.querySelector("[aria-pressed=true]")?.setAttribute("aria-pressed", "false");
+    if (place !== null) this.#buttons.children[place].setAttribute("aria-pressed", "true");
+  }
+
   #show(place) {
-    [...this.#buttons.children].forEach((one, i) => one.setAttribute("aria-pressed", String(i === place)));
+    this.#press(place);
     const taken = this.#tokens[place];
     const others = taken.top_logprobs ?? [];
     const all = others.some((one) => one.token === taken.token) ? others : [taken, ...others];
@@ -59,7 +73,21 @@ export class TokenView {
     });
     const unseen = ["Probability as a bar", "What to do"].map((text) => make("span", { className: "unseen" }, text));
     const head = ["Token", "Probability", ...unseen].map((one) => make("th", { scope: "col" }, one));
-    this.#table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows)));
+    this.#box.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows)));
+    this.#open(this.#buttons.children[place]);
+  }
+
+  /** Below the token, or where there is no room, above it. */
+  #open(token) {
+    const box = this.#box;
+    if (!box.matches(":popover-open")) box.showPopover();
+    const at = token.getBoundingClientRect();
+    const { width, height } = box.getBoundingClientRect();
+    const isAbove = at.bottom + height + GAP > innerHeight && at.top > height + GAP;
+    box.style.left = `${Math.max(GAP, Math.min(at.left, innerWidth - width - GAP))}px`;
+    box.style.top = `${isAbove ? at.top - height - GAP : Math.min(at.bottom + GAP, innerHeight - height - GAP)}px`;
+    box.querySelector("button")?.focus({ preventScroll: true });
+    token.closest("#scroll")?.addEventListener("scroll", () => box.hidePopover(), { once: true }); // the token moves away
   }
 
   /** The answer's text up to `place` and `token` in its place; null where that is no text that was answered. */
