@@ -214,3 +214,16 @@ async def test_the_rank_header_is_followed(embedder, path, body):
     await post(embedder, path, headers={"x-data-parallel-rank": "0"}, **body)
     refused = await post(embedder, path, 400, {"x-data-parallel-rank": "7"}, **body)
     assert refused["error"]["param"] == "data_parallel_rank"
+
+
+async def capabilities(client) -> list[str]:
+    """Returns what /api/show says that the model can do."""
+    (card,) = (await client.get("/v1/models")).json()["data"]
+    return (await client.post("/api/show", json={"model": card["id"]})).json()["capabilities"]
+
+
+async def test_models_say_what_they_are_for(embedder, classifier, cross_encoder):
+    """A model with one label ranks; one with several classifies; none of them completes texts."""
+    assert await capabilities(embedder) == ["embedding"]
+    assert await capabilities(classifier) == ["classification"]
+    assert await capabilities(cross_encoder) == ["rerank"]

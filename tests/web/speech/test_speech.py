@@ -306,3 +306,10 @@ async def test_openais_client_reads_all_of_it(site):
     assert {whole.text, verbose.text, text, said, translated.text} == {"hello world"}
     assert [segment.text for segment in verbose.segments] == ["hello", "world"]
     assert FIRST_TIMESTAMP_ID not in verbose.segments[0].tokens
+
+
+async def test_the_model_is_one_of_speech(site):
+    """/api/show says so, and that the model completes no texts."""
+    (card,) = (await site.http.get("/v1/models")).json()["data"]
+    shown = await site.http.post("/api/show", json={"model": card["id"]})
+    assert shown.json()["capabilities"] == ["transcription"]
