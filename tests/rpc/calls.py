@@ -13,6 +13,7 @@ from tests.doubles.fake_engine import make_config, reference_tokens
 from tests.text.vocabularies import byte_level
 from weft.core.checks.validate import Limits
 from weft.core.client import EngineClient
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import RequestOptions, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -111,6 +112,7 @@ class Understood:
     prompt_token_ids: list[int]
     prompt: str | None
     data_parallel_rank: int | None
+    resumption: Resumption | None
 
 
 def understood(message: pb.GenerateRequest, data_parallel_size: int = 1) -> Understood:
@@ -130,4 +132,5 @@ def understood(message: pb.GenerateRequest, data_parallel_size: int = 1) -> Unde
         request.prompt_token_ids,
         request.prompt,
         request.data_parallel_rank,
+        generation.resumption,
     )

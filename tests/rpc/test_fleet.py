@@ -78,7 +78,7 @@ async def test_a_busy_server_gets_no_more():
     engines = [FakeEngine(), FakeEngine()]
     engines[0].load = type(engines[0].load)(num_waiting=50, max_total_tokens=1024, max_running=8)
     async with fleet_of(engines) as (fleet, _):
-        await until(lambda: any(member.load for member in fleet._members))
+        await until(lambda: any(member.load for member in fleet._members.all))
         for number in range(5):
             await tokens(fleet, f"r{number}")
         assert [len(engine.calls) for engine in engines] == [0, 5]
@@ -132,7 +132,7 @@ async def test_a_server_that_is_gone_is_left_out_and_comes_back():
         with pytest.raises(Unavailable, match="no server"):
             await fleet.check_health()
         await serve(engines[0], stack, port=int(first_at.rpartition(":")[2]))
-        await until(lambda: any(member.is_healthy for member in fleet._members))
+        await until(lambda: any(member.is_healthy for member in fleet._members.all))
         await fleet.check_health()
         assert len(await tokens(fleet, "again")) == 4
 

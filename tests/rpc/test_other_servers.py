@@ -237,7 +237,7 @@ async def test_a_server_that_tells_no_load_is_healthy():
     server = OtherServer(tokenizer_files=TOKENIZER_FILES)
     async with server.serving() as target:
         fleet = await Fleet.connect([target])
-        [member] = fleet._members
+        [member] = fleet._members.all
         await member.refresh()
         is_healthy = member.is_healthy
         fleet.shutdown()

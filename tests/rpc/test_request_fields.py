@@ -49,6 +49,8 @@ def set_field(message: Message, field: FieldDescriptor) -> None:
         getattr(message, field.name).append(_SCALARS[field.cpp_type])
     elif field.name == "choice":
         message.choice.choices.append("x")
+    elif field.name == "weft_resumption":
+        message.weft_resumption.MergeFrom(pb.WeftResumption(number=1, num_losses=1))
     elif field.message_type is not None:
         getattr(message, field.name).SetInParent()
     else:
@@ -147,7 +149,7 @@ def test_no_other_request_has_fields_that_are_not_tested():
         "HealthCheckRequest": [],
         "StopProfileRequest": [],
         "GetModelInfoRequest": [],
-        "GetServerInfoRequest": [],
+        "GetServerInfoRequest": ["weft_with_fingerprint"],
         "GetTokenizerRequest": [],
     }
 

@@ -21,7 +21,7 @@ PACKED = pb.GenerateRequest(
     tokenized=pb.TokenizedInput(input_ids=[1] * (MAX_PACKED_BYTES // 2)),
     sampling_params=pb.SamplingParams(stop_token_ids=[1] * (MAX_PACKED_BYTES // 2 + 1)),
 )
-UNKNOWN_NUMBERS = (_VarintBytes(1000 << 3) + b"\x01") * MAX_UNPACKED_BYTES
+UNKNOWN_NUMBERS = (_VarintBytes(2000 << 3) + b"\x01") * MAX_UNPACKED_BYTES
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,14 @@ class EngineDead(Unavailable):
 
 
 class EngineLost(EngineDead):
-    """The engine ended while it ran a request, which another engine can continue."""
+    """The engine ended while it ran a request, which another engine can continue.
+
+    An engine of another server must have this `fingerprint`; empty for the engines of one group.
+    """
+
+    def __init__(self, message: str, fingerprint: str = "") -> None:
+        super().__init__(message)
+        self.fingerprint = fingerprint
 
 
 class EngineDrained(EngineLost):

@@ -27,9 +27,23 @@ def _expert_loads(model: EngineModel, _config: EngineConfig) -> list[list[int]]:
 
 def _fingerprint(model: EngineModel, _config: EngineConfig) -> str:
     """Returns a text that is equal on every machine with equal weights and bit-identical computation."""
+    return f"{model.fingerprint()} {_layout(model)}".rstrip()
+
+
+def _fingerprint_parts(model: EngineModel, _config: EngineConfig) -> list[str]:
+    """Returns a text for the computation and the paths of the weight files, from which a server makes the fingerprint
+    without stopping the engine; empty for weights that are in no file.
+    """
+    parts = model.fingerprint_parts()
+    if parts is None:
+        return []
+    rules, paths = parts
+    return [f"{rules} {_layout(model)}", *map(str, paths)]
+
+
+def _layout(model: EngineModel) -> str:
     runner: object = model.runner
-    layout = runner.kv_layout if isinstance(runner, BlockCopies) else ""
-    return f"{model.fingerprint()} {layout}".rstrip()
+    return runner.kv_layout if isinstance(runner, BlockCopies) else ""
 
 
 def _weights_identity(model: EngineModel, _config: EngineConfig) -> str:
@@ -54,6 +68,7 @@ WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = Mapping
         "determine_available_memory": _available_memory,
         "expert_loads": _expert_loads,
         "fingerprint": _fingerprint,
+        "fingerprint_parts": _fingerprint_parts,
         "forward_seconds": _forward_seconds,
         "release_heap": _release_heap,
         "weights_identity": _weights_identity,

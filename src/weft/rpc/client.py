@@ -206,13 +206,23 @@ class RpcClient(RemoteClient):
         """Raises `BadRequest`: the protocol sends a request in one message."""
         raise not_on_this_wire("a prompt in pieces")
 
-    async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self.run_part(request, self.stream_of(request))
+
+    def stream_of(self, request: Request) -> RequestStream:
+        """Returns the object that collects the outputs of a request from one server after the other."""
+        return RequestStream(request, self._tokenizer, ends_at_stops=False)
+
+    async def run_part(
+        self, request: Request, stream: RequestStream
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Runs a request, or the rest of it. Raises `EngineLost` if another server can continue it."""
         following: AbstractContextManager[None] = nullcontext()
         observed = None if self._metrics is None else RemoteRequest(self._metrics, request)
         if observed is not None:
             following = observed.following()
         with following:
-            async with aclosing(self._follow(request)) as outputs:
+            async with aclosing(self._follow(request, stream)) as outputs:
                 async for output in outputs:
                     if observed is not None:
                         observed.take(output)
@@ -231,8 +241,9 @@ class RpcClient(RemoteClient):
             self._num_active -= 1
         yield to_pooling_output(request, answer)
 
-    async def _follow(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        stream = RequestStream(request, self._tokenizer, ends_at_stops=False)
+    async def _follow(
+        self, request: Request, stream: RequestStream
+    ) -> AsyncGenerator[RequestOutput, None]:
         answers = RemoteAnswers(request, has_strict_tops=self._server.is_ours)
         metadata = to_metadata(self._server, request)
         params = params_for(self._server, request)
@@ -280,6 +291,15 @@ class RpcClient(RemoteClient):
     async def get_loads(self) -> list[EngineLoad]:
         answer = await self._connection.call("GetLoads", pb.GetLoadsRequest())
         return [to_engine_load(load) for load in answer.loads]
+
+    @property
+    def is_of_weft(self) -> bool:
+        """True if the server is a Weft server."""
+        return self._server.is_ours
+
+    def drop_streams(self) -> None:
+        """Ends the streams of all requests because the server does not answer."""
+        self._connection.drop_streams()
 
     async def get_server_info(self) -> ServerReport:
         """Returns the server's current report about itself."""

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
-from weft.core.errors import ConfigError, EngineDead, Unavailable
+from weft.core.errors import ConfigError, EngineDead, EngineLost, Unavailable
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import ACCESS_BY_METHOD, Access
-from weft.rpc.methods import METHODS, VERSION_METADATA
+from weft.rpc.methods import FINGERPRINT_METADATA, METHODS, VERSION_METADATA
 from weft.rpc.status import to_error
 from weft.wire.ports import client_args
 
@@ -28,6 +28,8 @@ _UNAVAILABLE = (
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNAVAILABLE,
 )
+
+_INFO_REQUEST = pb.GetServerInfoRequest(weft_with_fingerprint=True)
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
@@ -63,6 +65,7 @@ class Connection:
 
     def __init__(self, target: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.target = target
+        self._streams: set[Any] = set()
         self._metadata = {name: credentials.metadata(name) for name in METHODS}
         if credentials.tls_ca is None:
             self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_ARGS)
@@ -94,7 +97,7 @@ class Connection:
     ) -> tuple[pb.GetServerInfoResponse, bool]:
         """Returns the server's report about itself, and whether the server is a Weft server."""
         async with self._our_errors():
-            call = self._begin("GetServerInfo", pb.GetServerInfoRequest(), timeout_s)
+            call = self._begin("GetServerInfo", _INFO_REQUEST, timeout_s)
             answer = await call
             headers = {name for name, _ in await call.initial_metadata()}
         return answer, VERSION_METADATA in headers
@@ -102,13 +105,30 @@ class Connection:
     async def stream(
         self, name: str, request: Message, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
-        """The answers to `request`. Closing the generator cancels the call."""
+        """The answers to `request`. Closing the generator cancels the call.
+
+        Raises `EngineLost` if the server is lost and another one can continue the request.
+        """
         call = self._begin(name, request, None, metadata)
+        self._streams.add(call)
         try:
             async with self._our_errors():
                 async for response in call:
                     yield response
+        except asyncio.CancelledError:
+            if call in self._streams:
+                raise
+            raise await _lost(call, Unavailable(f"{self.target} does not answer")) from None
+        except Unavailable as error:
+            raise await _lost(call, error) from error.__cause__
         finally:
+            self._streams.discard(call)
+            call.cancel()
+
+    def drop_streams(self) -> None:
+        """Ends all streams because the server does not answer."""
+        for call in list(self._streams):
+            self._streams.discard(call)
             call.cancel()
 
     async def close(self) -> None:
@@ -144,6 +164,15 @@ class Connection:
         except grpc.aio.AioRpcError as error:
             return error.code() not in _UNAVAILABLE
         return bool(answer.healthy)
+
+
+async def _lost(call: Any, error: Unavailable) -> Unavailable:
+    """Returns the error for the reader of a stream. A server that has begun a request which others can continue has
+    sent its fingerprint.
+    """
+    headers = await call.initial_metadata() if call.done() else ()
+    found = next((value for name, value in headers or () if name == FINGERPRINT_METADATA), "")
+    return EngineLost(str(error), str(found)) if found else error
 
 
 def _read_ca(path: Path) -> bytes:

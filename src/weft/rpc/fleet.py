@@ -1,24 +1,26 @@
 """`Fleet`: several servers of one model as one engine. A request goes to the healthy server with the lowest load.
 
-A request that a server could not take, or that was lost before anything of it came, goes to another
-one, once. A request whose response has begun is never
-sent again.
+A request that a server could not take goes to another one, once. A request whose server is lost continues at a server
+with the same fingerprint. Without a fingerprint, as for other engines, a request whose response has begun is never sent
+again.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
+from weft.core.aio.failover import RESUME_S, nothing, run_on
 from weft.core.aio.tasks import gather_available
 from weft.core.errors import (
     ConfigError,
+    EngineLost,
+    FailedPrecondition,
+    GenerationError,
     Overloaded,
     Unavailable,
-    Unsupported,
-    WeftError,
 )
 from weft.core.observe.metrics import Metrics
 from weft.core.values.types import (
@@ -29,58 +31,16 @@ from weft.core.values.types import (
 )
 from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
+from weft.rpc.convert.request import wire_id
+from weft.rpc.members import FleetMember, FleetMembers
+from weft.text.outputs import RequestStream
 
 log = logging.getLogger("weft.rpc")
 
 T = TypeVar("T")
 
-_WATCH_INTERVAL_S = 1.0
-_WAITING_WEIGHT = 4  # a queue delays the first token more than a full batch does
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """A server of the fleet. `num_taken` counts requests sent since `load` was reported."""
-
-    client: RpcClient
-    is_healthy: bool = True
-    load: int = 0
-    num_taken: int = 0
-    num_open: int = 0
-
-    @property
-    def target(self) -> str:
-        """host:port."""
-        return self.client.target
-
-    def rank(self) -> tuple[int, int]:
-        """Sort key: the smallest is chosen."""
-        return (self.load + self.num_taken, self.num_open)
-
-    async def refresh(self) -> None:
-        """Fetches the server's health and load."""
-        try:
-            await self.client.check_health()
-            loads = await self._loads()
-        except WeftError as error:
-            self.set_healthy(False, str(error))
-            return
-        self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
-        self.num_taken = 0
-        self.set_healthy(True)
-
-    async def _loads(self) -> list[EngineLoad]:
-        """Loads of the server; empty if an older server lacks the call: then only the requests sent to it are known."""
-        try:
-            return await self.client.get_loads()
-        except Unsupported:
-            return []
-
-    def set_healthy(self, is_healthy: bool, why: str = "") -> None:
-        """Excludes the server from the choice for new requests, or includes it again."""
-        if is_healthy != self.is_healthy:
-            log.warning("%s %s", self.target, "is back" if is_healthy else f"is out: {why}")
-        self.is_healthy = is_healthy
+_BLAMED = "the request is given up: two servers have ended while they ran it, at the same place of its answer"
+_RETRY_S = 0.25  # between attempts to continue a request that servers refuse
 
 
 class Fleet(RemoteClient):
@@ -88,13 +48,13 @@ class Fleet(RemoteClient):
 
     def __init__(self, clients: Sequence[RpcClient]) -> None:
         super().__init__()
-        self._members = [_Member(client) for client in clients]
+        self._members = FleetMembers(clients, self._check_open)
         first = clients[0]
         self.info, self.vllm_config = first.info, first.vllm_config
         self.model_config = first.model_config
         self.renderer = first.renderer
         self._first = first
-        self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
+        self._wire_ids: dict[str, str] = {}  # of continued requests, by request id
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -133,7 +93,7 @@ class Fleet(RemoteClient):
 
     @property
     def target(self) -> str:
-        return ", ".join(member.target for member in self._members)
+        return ", ".join(member.target for member in self._members.all)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -143,61 +103,137 @@ class Fleet(RemoteClient):
         return await self._first.prepare(*args, **kwargs)
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        return self._follow(lambda client: client.run(request))
+        stream = self._first.stream_of(request)
+        return run_on(request, stream, partial(self._run_part, stream))
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._follow(lambda client: client.run_pooling(request))
+        return self._begin(request, lambda client: client.run_pooling(request))
 
-    async def _follow(
-        self, run: Callable[[RpcClient], AsyncGenerator[T, None]]
+    async def _run_part(
+        self, stream: RequestStream, request: Request
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Runs a request, or the rest of it. Raises `EngineLost` if another server can continue it."""
+        if request.resumption is None:
+            running = self._begin(request, lambda client: client.run_part(request, stream))
+        else:
+            running = self._continue(request, stream)
+        async with aclosing(running) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def _begin(
+        self, request: Request, run: Callable[[RpcClient], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[T, None]:
         """The outputs of the chosen server, or of the next one if that server did not accept the request."""
-        member, refused_by, has_begun = self._choose(), None, False
+        member, refused_by, has_begun = self._members.choose(), None, False
         while True:
-            member.num_taken += 1
-            member.num_open += 1
             try:
-                async with aclosing(run(member.client)) as outputs:
+                async with aclosing(self._at(member, request, run)) as outputs:
                     async for output in outputs:
                         has_begun = True
                         yield output
                 return
-            except (Unavailable, Overloaded) as error:
-                if isinstance(error, Unavailable):
-                    member.set_healthy(False, str(error))
+            except EngineLost:
+                raise
+            except (Unavailable, Overloaded):
                 if has_begun or refused_by is not None or len(self._members) == 1:
                     raise
                 refused_by = member
-            finally:
-                member.num_open -= 1
-            member = self._choose(but=refused_by)
+            member = self._members.choose(but=refused_by)
 
-    def _choose(self, but: _Member | None = None) -> _Member:
-        self._check_open()
-        able = [one for one in self._members if one.is_healthy and one is not but]
-        if not able:
-            raise Unavailable("no server of this model is healthy")
-        return min(able, key=_Member.rank)
+    async def _continue(
+        self, request: Request, stream: RequestStream
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of the rest of a request; waits while no server can continue it, or servers refuse it."""
+        resuming, loop = self._members.resuming, asyncio.get_running_loop()
+        deadline = loop.time() + RESUME_S
+        run = partial(RpcClient.run_part, request=request, stream=stream)
+        with self._known_as(wire_id(request), request.request_id) as is_wanted:
+            while is_wanted() and await resuming.wait_for_engine(request):
+                member = self._members.choose_equal(request)
+                try:
+                    with resuming.turn(request) as on_advance:
+                        async with aclosing(self._at(member, request, run, on_advance)) as outputs:
+                            async for output in outputs:
+                                yield output
+                    return
+                except EngineLost:
+                    raise
+                except FailedPrecondition:
+                    member.fingerprint = ""  # until the next look at this server
+                except (Unavailable, Overloaded):
+                    if loop.time() > deadline:
+                        raise
+                await asyncio.sleep(_RETRY_S)
+        stream.abort()
+        if (end := stream.pop()) is not None:
+            yield end
+
+    async def _at(
+        self,
+        member: FleetMember,
+        request: Request,
+        run: Callable[[RpcClient], AsyncGenerator[T, None]],
+        on_advance: Callable[[], None] = nothing,
+    ) -> AsyncGenerator[T, None]:
+        """The outputs of one server. Raises `GenerationError` for the request that ends one server after the other."""
+        member.num_taken += 1
+        member.num_open += 1
+        suspects, is_first, is_lost = member.suspects, True, False
+        if request.resumption is not None:
+            suspects.add(request.engine_id)
+        try:
+            async with aclosing(run(member.client)) as outputs:
+                async for output in outputs:
+                    if is_first:
+                        is_first = False
+                        suspects.discard(request.engine_id)
+                        on_advance()
+                    yield output
+        except Unavailable as error:
+            is_lost = isinstance(error, EngineLost)
+            member.set_healthy(False, str(error))
+            if is_lost and member.is_to_blame(request, suspects):
+                raise GenerationError(_BLAMED) from error
+            raise
+        finally:
+            member.num_open -= 1
+            if not is_lost:
+                suspects.discard(request.engine_id)
+
+    @contextmanager
+    def _known_as(self, wire_id: str, request_id: str) -> Iterator[Callable[[], bool]]:
+        """Records the id that servers know a continued request by; the yielded function returns False once the request
+        is aborted.
+        """
+        self._wire_ids[request_id] = wire_id
+        try:
+            yield lambda: request_id in self._wire_ids
+        finally:
+            self._wire_ids.pop(request_id, None)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Aborts requests at all servers; ids are unique among them."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        await self._each(lambda client: client.abort(ids))
+        self._members.resuming.abort(ids)
+        ids += [self._wire_ids.pop(one) for one in ids if one in self._wire_ids]
+        if self._members.healthy:  # else the requests wait here
+            await self._each(lambda client: client.abort(ids))
 
     # -- state --------------------------------------------------------------------------------
 
     @property
     def num_active_requests(self) -> int:
         """Number of open requests of this client."""
-        return sum(member.num_open for member in self._members)
+        return sum(member.num_open for member in self._members.all)
 
     async def check_health(self) -> None:
         """Raises `Unavailable` if no server was healthy at the last check, at most about a second ago."""
-        self._choose()
+        self._members.choose()
 
     async def do_log_stats(self) -> None:
         """Logs one line per server."""
-        for member in self._members:
+        for member in self._members.all:
             log.info(
                 "%s: healthy=%s load=%d open here=%d",
                 member.target,
@@ -213,7 +249,7 @@ class Fleet(RemoteClient):
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the model's tokenizer, by name."""
-        return await self._choose().client.get_tokenizer_files()
+        return await self._members.choose().client.get_tokenizer_files()
 
     # -- control ------------------------------------------------------------------------------
 
@@ -236,21 +272,12 @@ class Fleet(RemoteClient):
 
     async def _each(self, call: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
         """Calls every healthy server and returns the results; raises the first error if all fail."""
-        self._choose()
-        return await gather_available(
-            call(member.client) for member in self._members if member.is_healthy
-        )
-
-    async def _watch_members(self) -> None:
-        while True:
-            await asyncio.gather(*(member.refresh() for member in self._members))
-            await asyncio.sleep(_WATCH_INTERVAL_S)
+        self._members.choose()
+        return await gather_available(call(member.client) for member in self._members.healthy)
 
     async def _close(self) -> None:
         self._closed.set()
-        self._watch.cancel()
-        await asyncio.gather(self._watch, return_exceptions=True)
-        await asyncio.gather(*(member.client.close() for member in self._members))
+        await self._members.close()
 
     def _check_open(self) -> None:
         if self._closed.is_set():

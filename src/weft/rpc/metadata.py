@@ -38,6 +38,7 @@ REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 RANK_METADATA = "x-data-parallel-rank"
 
 _MAX_RANK_DIGITS = 10
+_SEED_MASK = 2**31 - 1  # the protocol has 32 bits
 _ENDED = {"true": True, "false": False}
 
 
@@ -147,9 +148,11 @@ def to_metadata(server: ServerReport, request: Request) -> Metadata:
 
 def params_for(server: ServerReport, request: Request) -> SamplingParams:
     """Returns the parameters for `server`; for a server that ignores metadata, `grammar_from_first_token` is set if
-    reasoning has ended.
+    reasoning has ended. A Weft server gets the seed that was drawn here, so that another one can continue the request.
     """
     params = request.params
+    if server.is_ours and params.seed is None:
+        return msgspec.structs.replace(params, seed=request.seed & _SEED_MASK)
     if server.is_ours or not request.reasoning_ended or not _has_constraint(params):
         return params
     return msgspec.structs.replace(params, grammar_from_first_token=True)

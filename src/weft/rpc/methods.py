@@ -25,6 +25,9 @@ CONTROL_SERVICE = "vllm.Control"
 # Sent with the answer of GetServerInfo: identifies a Weft server, which understands the x-weft metadata.
 VERSION_METADATA = "x-weft-version"
 
+# Sent with the beginning of an answer: the fingerprint of the server that gives the answer.
+FINGERPRINT_METADATA = "x-weft-fingerprint"
+
 # Calls of `VllmEngine` that some or all servers refuse to every caller: the status, the reason, and the servers
 # concerned.
 REFUSALS = MappingProxyType(

@@ -116,6 +116,7 @@ class RpcServer:
         """Ends every call, and stops listening. Idempotent."""
         self.set_not_serving()
         self.service.generate.close()
+        await self.service.fingerprints.close()
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(_STOP_GRACE_S)

@@ -6,10 +6,12 @@ Outputs of the engine and of gRPC are handled alike: text, stop strings, deltas,
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
+from weft.core.aio.failover import given_outputs
+from weft.core.aio.scores import MANY_SCORES, write_scores
 from weft.core.client import Sink
 from weft.core.values.kv_transfer import GivenAnswer
 from weft.core.values.logprobs import FlatLogprobs, num_scores
@@ -32,9 +34,6 @@ from weft.text.tokenizer import Tokenizer
 _MAX_UNREAD = 256
 # Number of earlier tokens whose text may complete a character together with a token.
 _REPAIR_TOKENS = 4
-# Number of logprobs whose reading or writing takes 2 to 4 ms.
-MANY_SCORES = 2048
-T = TypeVar("T")
 
 
 class Due(Enum):
@@ -92,6 +91,11 @@ class RequestStream:
         self.due = NOT_YET
         # True if `pop` left something: all at once would hold the event loop. The reader pops again at once.
         self.has_more = False
+        if request.resumption is not None:
+            for output in given_outputs(request, request.resumption):
+                self.push(output)
+            self.pop()  # the reader has received these from the server that was lost
+            self._num_cached_tokens = None
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """Returns the number of tokens of an answer, and its finish reason."""
@@ -463,20 +467,3 @@ def _logprobs_of(
             yield token_id, Logprob(logprob, rank, text)
 
     return dict(entries())
-
-
-async def write_scores(num_scores: int, write: Callable[[], T]) -> T:
-    """Returns the result of `write`; for many logprobs it runs on a thread, so that the event loop stays responsive."""
-    return write() if num_scores <= MANY_SCORES else await asyncio.to_thread(write)
-
-
-async def let_go(*scored: Sequence[PositionLogprobs | None] | None) -> None:
-    """Frees logprobs that were written, in pieces with turns for other tasks: freeing a million takes 0.1 s."""
-    for rows in scored:
-        while isinstance(rows, list) and rows:
-            del rows[-max(1, MANY_SCORES // max(1, len(rows[-1] or ()))) :]
-            await asyncio.sleep(0)
-
-
-async def let_go_of(output: RequestOutput) -> None:
-    await let_go(output.prompt_logprobs, *(answer.logprobs for answer in output.outputs))

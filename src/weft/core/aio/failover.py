@@ -14,7 +14,7 @@ import msgspec
 
 from weft.core.errors import EngineDead, EngineDrained, EngineLost
 from weft.core.values.kv_transfer import KEY, GivenAnswer, Resumption, remote_prompt
-from weft.core.values.types import Request, SamplingParams
+from weft.core.values.types import FinishReason, LogprobRow, Request, SamplingParams, SequenceOutput
 
 OutputT_co = TypeVar("OutputT_co", covariant=True)
 
@@ -27,6 +27,10 @@ RESUME_S = 300.0
 
 class ResumableStream(Protocol[OutputT_co]):
     """A stream whose request can continue at another engine."""
+
+    @property
+    def is_finished(self) -> bool:
+        """True if no more output will come."""
 
     def hand_over(self) -> list[GivenAnswer | None]:
         """Returns the answers so far; None for an answer that has ended."""
@@ -49,25 +53,32 @@ async def run_on(
                 async for output in outputs:
                     yield output
             return
-        except EngineLost as error:
-            is_lost = not isinstance(error, EngineDrained)
-            request = resumed(request, stream, is_lost=is_lost)
+        except EngineLost as lost:
+            is_lost = not isinstance(lost, EngineDrained)
+            request = resumed(request, stream, is_lost=is_lost, fingerprint=lost.fingerprint)
         if (late := stream.pop()) is not None:  # tokens that the reader has not got yet
             yield late
+        if stream.is_finished:  # the server was lost after the last token
+            return
 
 
 def resumed(
-    request: Request, stream: ResumableStream[OutputT_co], *, is_lost: bool = True
+    request: Request,
+    stream: ResumableStream[OutputT_co],
+    *,
+    is_lost: bool = True,
+    fingerprint: str = "",
 ) -> Request:
-    """Returns the rest of a request whose engine was lost, or was drained."""
+    """Returns the rest of a request whose engine was lost, or was drained. Only servers with the `fingerprint` may
+    continue it.
+    """
     before, answers = request.resumption, stream.hand_over()
-    now = Resumption(answers=answers, num_losses=int(is_lost))
+    now = Resumption(answers=answers, fingerprint=fingerprint, num_losses=int(is_lost))
     if before is not None:
         state = (before.num_open_answers, before.num_tokens)
         has_advanced = (now.num_open_answers, now.num_tokens) != state
         now = msgspec.structs.replace(
             now,
-            fingerprint=before.fingerprint,
             number=before.number + 1,
             num_losses=is_lost + (0 if has_advanced else before.num_losses),
         )
@@ -85,6 +96,28 @@ def first_engine_id(request: Request) -> str:
     if request.resumption is None:
         return request.engine_id
     return request.engine_id.removesuffix(f"{_SEPARATOR}{request.resumption.number}")
+
+
+def given_outputs(request: Request, resumption: Resumption) -> Iterator[SequenceOutput]:
+    """Yields an output for each answer that another server has begun or ended.
+
+    The reader has received the log-probabilities of these tokens from that server: zeros stand for them.
+    """
+    for index, given in enumerate(resumption.answers):
+        if given is None:
+            yield SequenceOutput(
+                engine_id=request.engine_id, index=index, finish_reason=FinishReason.STOP
+            )
+        elif given.token_ids:
+            rows: list[LogprobRow] = [[(token_id, 0.0, None)] for token_id in given.token_ids]
+            yield SequenceOutput(
+                engine_id=request.engine_id,
+                index=index,
+                token_ids=given.token_ids,
+                logprobs=None if request.params.logprobs is None else rows,
+                num_draft_tokens=given.num_draft_tokens,
+                num_accepted_tokens=given.num_accepted_tokens,
+            )
 
 
 def _without_remote_prompt(params: SamplingParams) -> SamplingParams:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.core.errors import Code, WeftError
+from weft.core.errors import Code, EngineLost, WeftError
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
@@ -108,7 +108,8 @@ class RemoteRequest:
         self._metrics = metrics
         self._request = request
         self._observed: ObservedRequest | None = None  # None until the server has sent an output
-        self._num_tokens: dict[int, int] = {}
+        given = [] if request.resumption is None else request.resumption.answers
+        self._num_tokens = {i: len(one.token_ids) for i, one in enumerate(given) if one is not None}
         self._last_at: dict[int, float] = {}
 
     @contextmanager
@@ -119,6 +120,9 @@ class RemoteRequest:
         """
         try:
             yield
+        except EngineLost:
+            self._accepted().leave()  # another server continues the request
+            raise
         except WeftError as error:
             if self._observed is not None or error.code in _FAILURES:
                 self._close(FinishReason.ERROR)

@@ -6,6 +6,7 @@ No other object may hold the runner: its memory is freed with the last reference
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import xxhash
@@ -23,10 +24,9 @@ from weft.engine.weights.draft_model import DraftModel
 from weft.engine.weights.packed_cache import PackedCache, copied
 from weft.engine.weights.weight_store import WeightStore
 from weft.model.files.checkpoint import Checkpoint
-from weft.model.files.stamps import Stamps
+from weft.model.files.stamps import Stamps, content_digest
 from weft.model.spec import EchoSpec, ModelSpec, RopeSpec
 
-_CHUNK_BYTES = 16 << 20
 DISCARD = 2  # sleep level after which the weights are read from disk, whether changed or not
 
 
@@ -118,24 +118,31 @@ class EngineModel:
         Weights of a weight update have a random fingerprint. Raises `ConfigError` if a file has changed since it was
         loaded.
         """
-        if self._stamps is None:
+        parts = self.fingerprint_parts()
+        if parts is None:
             return self._unlike
+        rules, paths = parts
+        return content_digest(rules, paths)
+
+    def fingerprint_parts(self) -> tuple[str, list[Path]] | None:
+        """Returns a digest of what decides on the model's numbers besides its weight files, and these files; None for
+        weights that are in no file. Raises `ConfigError` if a file has changed since it was loaded.
+        """
+        if self._stamps is None:
+            return None
         self._stamps.check()
         model, compute = self._config.model_config, self._config.compute_config
-        digest = xxhash.xxh3_128()
-        if self.checkpoint is not None:
-            # A model with random weights has no files: its name determines the weights.
-            name = "" if self.checkpoint.weight_files else model.model
-            how = compute and (compute.quantization, compute.kv_cache_dtype)
-            digest.update(repr((name, self.checkpoint.spec, model.dtype, how)).encode())
-            # For some models the context length changes the rotary frequencies.
-            for rope in _ropes(self.checkpoint.spec):
-                digest.update(inverse_frequencies(rope, model.max_model_len).tobytes())
-            for path in self.checkpoint.weight_files:
-                with path.open("rb") as file:
-                    while chunk := file.read(_CHUNK_BYTES):
-                        digest.update(chunk)
-        return digest.hexdigest()
+        if self.checkpoint is None:
+            return "", []
+        files = self.checkpoint.weight_files
+        # A model with random weights has no files: its name determines the weights.
+        name = "" if files else model.model
+        how = compute and (compute.quantization, compute.kv_cache_dtype)
+        digest = xxhash.xxh3_128(repr((name, self.checkpoint.spec, model.dtype, how)).encode())
+        # For some models the context length changes the rotary frequencies.
+        for rope in _ropes(self.checkpoint.spec):
+            digest.update(inverse_frequencies(rope, model.max_model_len).tobytes())
+        return digest.hexdigest(), list(files)
 
     def part_seconds(self) -> dict[str, float]:
         """Returns the seconds that the runner spent on each part of its steps; empty if they are not measured."""

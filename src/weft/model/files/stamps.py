@@ -1,11 +1,14 @@
-"""`Stamps`: detects files that changed after they were read."""
+"""Detects files that changed after they were read, and computes digests of files."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import xxhash
 
 from weft.core.errors import ConfigError
 
 _Stamp = tuple[int, int, int, int]
+_PIECE_BYTES = 16 << 20
 
 
 class Stamps:
@@ -27,3 +30,18 @@ def _stamp(path: Path) -> _Stamp:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def content_digest(
+    start: str, paths: Iterable[Path], on_piece: Callable[[], None] = lambda: None
+) -> str:
+    """Returns a digest of a text and of the content of files; `on_piece` is called after each piece, and may raise to
+    stop.
+    """
+    digest = xxhash.xxh3_128(start.encode())
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+                on_piece()
+    return digest.hexdigest()

@@ -10,10 +10,14 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager, co
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from weft.core.aio.scores import let_go_of, write_scores
 from weft.core.aio.tasks import is_set_within
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
 from weft.core.observe.tracing import Tracer
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.logprobs import num_scores_of
 from weft.core.values.types import (
     OutputKind,
@@ -27,10 +31,12 @@ from weft.rpc.auth import CallMetadata, Keys
 from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
+from weft.rpc.convert.resumption import check_fingerprint, check_resumption
+from weft.rpc.fingerprint import Fingerprints
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
+from weft.rpc.methods import FINGERPRINT_METADATA
 from weft.rpc.prefiller import RpcPrefiller, prefill_of
 from weft.rpc.spans import server_span
-from weft.text.outputs import let_go_of, write_scores
 
 
 class InFlight:
@@ -79,12 +85,14 @@ class GenerateCall:
         keys: Keys,
         *,
         write_timeout_s: float,
+        fingerprints: Fingerprints,
         reasoning_end: str | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self._tracer = tracer
         self._client = client
         self._keys = keys
+        self._fingerprints = fingerprints
         self._reasoning_end = reasoning_end
         self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
@@ -128,7 +136,10 @@ class GenerateCall:
                 prepared = await self._prepare(client, request_id, generation, metadata, headers)
                 # Sent now, so that the caller can cancel before the first answer; after the checks, because a refusal
                 # without metadata before it may be retried on another server.
-                await context.send_initial_metadata(())
+                fingerprint = self._fingerprints.of(prepared.lora_request)
+                await context.send_initial_metadata(
+                    ((FINGERPRINT_METADATA, fingerprint),) if fingerprint else ()
+                )
                 await self._serve(client, prepared, context)
 
     def client_of(self, metadata: CallMetadata) -> EngineClient:
@@ -143,7 +154,7 @@ class GenerateCall:
         # Closing the generator, however this call ends, ends the request in the engine.
         async with aclosing(client.run(request)) as outputs:
             if request.params.output_kind is OutputKind.DELTA:
-                await self._reply_as_stream(outputs, request.params, context)
+                await self._reply_as_stream(outputs, request, context)
             else:
                 await self._reply_at_once(outputs, request.params, context)
 
@@ -166,9 +177,17 @@ class GenerateCall:
         )
         with client.preparing(generation.params.n):
             request = await client.prepare(generation.prompt, generation.params, options)
+            if generation.resumption is not None:
+                return self._resumed(request, generation.resumption)
             if self.prefiller is not None and (chosen := prefill_of(metadata)) is not None:
                 return await self.prefiller.compute(request, chosen)
             return request
+
+    def _resumed(self, request: Request, resumption: Resumption) -> Request:
+        """Returns the rest of a request that another server has begun."""
+        check_resumption(resumption, request, self._client.model_config.vocab_size)
+        check_fingerprint(resumption, self._fingerprints.of(request.lora_request))
+        return msgspec.structs.replace(request, resumption=resumption)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
         """Returns the reasoning arguments that a constraint needs, if the call does not set them."""
@@ -177,9 +196,9 @@ class GenerateCall:
         return {"reasoning_parser_kwargs": {"end": self._reasoning_end}}
 
     async def _reply_as_stream(
-        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], request: Request, context: Context
     ) -> None:
-        reply = StreamedReply(params)
+        reply = StreamedReply(request.params, request.resumption)
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
                 if reply.has_scores:

@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from weft.core.aio.scores import let_go_of, write_scores
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, GenerationError, NotFound
 from weft.core.observe.tracing import Tracer
@@ -24,7 +25,6 @@ from weft.rpc.metadata import data_parallel_rank_of, trace_headers_of
 from weft.rpc.methods import INFERENCE_SERVICE
 from weft.rpc.prefiller import prefill_of
 from weft.rpc.spans import server_span
-from weft.text.outputs import let_go_of, write_scores
 
 _FROM_THE_LEFT = MappingProxyType({"truncation_side": "left"})
 

@@ -28,6 +28,7 @@ from weft.rpc.calls.kv_events import KvEventsCall
 from weft.rpc.calls.tokenizer_archive import TokenizerArchive, to_chunks
 from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
 from weft.rpc.convert.request import to_flush_timeout, to_num_steps
+from weft.rpc.fingerprint import Fingerprints
 from weft.rpc.methods import (
     CONTROL_SERVICE,
     INFERENCE_SERVICE,
@@ -70,11 +71,13 @@ class Service:
         )
         self._started = time.monotonic()
         self._reasoning_parser = reasoning_parser
+        self.fingerprints = Fingerprints(client, tokenizer_files, reasoning_parser)
         self._max_total_message_bytes = options.max_total_message_bytes
         self.generate = GenerateCall(
             client,
             keys,
             write_timeout_s=options.write_timeout_s,
+            fingerprints=self.fingerprints,
             tracer=tracer,
             reasoning_end=reasoning_end,
         )
@@ -172,10 +175,10 @@ class Service:
         return to_model_info(self._client.model_config)
 
     async def _get_server_info(
-        self, _request: pb.GetServerInfoRequest, context: Context
+        self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
         await context.send_initial_metadata(((VERSION_METADATA, __version__),))
-        return to_server_info(
+        answer = to_server_info(
             self._client.info,
             num_active_requests=self._client.num_active_requests,
             is_paused=await self._client.is_paused(),
@@ -183,6 +186,9 @@ class Service:
             uptime_s=time.monotonic() - self._started,
             reasoning_parser=self._reasoning_parser,
         )
+        if request.weft_with_fingerprint:
+            answer.weft_fingerprint = await self.fingerprints.refresh()
+        return answer
 
     async def _get_loads(
         self, request: pb.GetLoadsRequest, _context: Context

@@ -35,7 +35,8 @@ class RemoteAnswers:
         self._request = request
         self._has_strict_tops = has_strict_tops
         self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
-        self._open = set(range(request.params.n))
+        begun = request.resumption
+        self._open = set(range(request.params.n) if begun is None else begun.open_indexes)
         self._held: dict[int, SequenceOutput] = {}
 
     @property

@@ -34,13 +34,15 @@ class ServerReport:
 
     `constrains_reasoning` is True if the server applies a constraint from the first token, reasoning included.
     Otherwise the constraint begins after the text that ends reasoning for `reasoning_parser`. If `is_ours`, the server
-    is a Weft server, and the call's metadata say where the constraint begins.
+    is a Weft server, and the call's metadata say where the constraint begins. Servers with the same `fingerprint` give
+    the same answers, bit for bit; empty is unknown.
     """
 
     is_paused: bool
     reasoning_parser: str
     constrains_reasoning: bool
     is_ours: bool
+    fingerprint: str
 
 
 def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerReport:
@@ -51,6 +53,7 @@ def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -
         reasoning_parser=info.engine_reasoning_parser,
         constrains_reasoning=begins_at_once or not (is_ours or info.engine_reasoning_parser),
         is_ours=is_ours,
+        fingerprint=info.weft_fingerprint,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from weft.core.errors import GenerationError
+from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import (
     CompletionOutput,
     Logprob,
@@ -25,11 +26,11 @@ Scores: TypeAlias = dict[str, Any]  # by field of a message
 class StreamedReply:
     """Converts the outputs of one request to messages, and tracks which answers have ended."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, resumption: Resumption | None = None) -> None:
         self._params = params
         self.has_scores = params.logprobs is not None or params.prompt_logprobs is not None
-        self._open = set(range(params.n))
-        self._silent = set(range(params.n))  # answers whose first message has not been sent
+        self._open = set(range(params.n) if resumption is None else resumption.open_indexes)
+        self._silent = self._open.copy()  # answers whose first message has not been sent
         self._plain_by_index: dict[int, pb.GenerateResponse] = {}
 
     def messages(self, output: RequestOutput) -> list[pb.GenerateResponse]:

@@ -20,7 +20,7 @@ from weft.core.checks.structured import kind_of, schema_of
 from weft.core.checks.validate import Limits, check_prompt_length
 from weft.core.errors import BadRequest
 from weft.core.values.declare import Carried
-from weft.core.values.kv_transfer import KEY, to_extra_args
+from weft.core.values.kv_transfer import KEY, Resumption, to_extra_args
 from weft.core.values.media import TENSORS, MediaConfig
 from weft.core.values.params import PARAMETERS
 from weft.core.values.prompts import Prompt, TextPart, TokensPart
@@ -34,6 +34,9 @@ from weft.core.values.types import (
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media
+from weft.rpc.convert.resumption import FIELD as RESUMPTION
+from weft.rpc.convert.resumption import to_message as to_resumption_message
+from weft.rpc.convert.resumption import to_resumption
 
 MAX_FLUSH_TIMEOUT_S = 3600.0
 
@@ -76,6 +79,7 @@ class Generation:
     params: SamplingParams
     data_parallel_rank: int | None
     is_streaming: bool
+    resumption: Resumption | None
 
 
 def to_generation(
@@ -99,6 +103,9 @@ def to_generation(
             request.data_parallel_rank if request.HasField("data_parallel_rank") else None
         ),
         is_streaming=request.stream,
+        resumption=(
+            to_resumption(request.weft_resumption) if request.HasField(RESUMPTION) else None
+        ),
     )
 
 
@@ -209,7 +216,7 @@ def check_carried(params: SamplingParams) -> None:
 def to_generate_request(request: Request) -> pb.GenerateRequest:
     """Translate a checked request."""
     message = pb.GenerateRequest(
-        request_id=request.request_id,
+        request_id=wire_id(request),
         sampling_params=to_message(request.params),
         stream=request.params.output_kind is not OutputKind.FINAL_ONLY,
         data_parallel_rank=request.data_parallel_rank,
@@ -218,7 +225,18 @@ def to_generate_request(request: Request) -> pb.GenerateRequest:
         message.kv_transfer_params_json = _to_json(request.params.extra_args[KEY])
     message.tokenized.input_ids.extend(request.prompt_token_ids)
     message.tokenized.original_text = request.prompt or ""
+    if request.resumption is not None:
+        message.weft_resumption.CopyFrom(to_resumption_message(request.resumption))
     return message
+
+
+def wire_id(request: Request) -> str:
+    """Returns the id that a server knows the request by. Each resumption has its own: the server that has lost the
+    connection may still run the request under the former id.
+    """
+    if request.resumption is None:
+        return request.request_id
+    return f"{request.request_id}+{request.resumption.number}"
 
 
 def _to_json(transfer: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
+from weft.core.aio.scores import write_scores
 from weft.core.errors import BadRequest
 from weft.schema.decisions import (
     ChoiceAnswer,
@@ -21,7 +22,6 @@ from weft.schema.decisions import (
     ScoreProbability,
 )
 from weft.text.content import Place
-from weft.text.outputs import write_scores
 from weft.web.decisions.prompt import to_prompts
 from weft.web.decisions.question import Option, Question, check_options, check_questions, collect
 from weft.web.decisions.read import Reading, num_scores, read_labels

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
+from weft.core.aio.scores import write_scores
 from weft.core.errors import BadRequest
 from weft.schema.decisions import ItemScore, ScoringAnswer, ScoringBody
 from weft.schema.usage import Usage
-from weft.text.outputs import write_scores
 from weft.text.prompts import check_length
 from weft.web.decisions.read import Reading, Split, num_scores, read_labels, reports_logits
 from weft.web.http.endpoint import Answer

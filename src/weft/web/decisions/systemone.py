@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from weft.core.aio.scores import write_scores
 from weft.core.errors import BadRequest
 from weft.schema.decisions import (
     LabelDiagnostics,
@@ -15,7 +16,6 @@ from weft.schema.decisions import (
     SystemOneQuestion,
     SystemOneUsage,
 )
-from weft.text.outputs import write_scores
 from weft.web.decisions.prompt import to_prompts
 from weft.web.decisions.question import Option, Question, check_options, check_questions, collect
 from weft.web.decisions.read import Reading, num_scores, read_labels

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from weft.core.aio.scores import MANY_SCORES
 from weft.core.values.types import Logprob, PositionLogprobs
 from weft.schema.tokens import ChosenIdLogprob, IdLogprob, IdLogprobs
 from weft.schema.usage import (
@@ -18,7 +19,6 @@ from weft.schema.usage import (
     TokenLogprob,
     TopLogprob,
 )
-from weft.text.outputs import MANY_SCORES
 from weft.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from weft.core.aio.scores import write_scores
 from weft.core.values.logprobs import num_scores
 from weft.core.values.types import SamplingParams
 from weft.schema.ollama import GenerationBody
-from weft.text.outputs import write_scores
 from weft.web.chat.turn import TurnDelta, TurnEvent
 from weft.web.http.endpoint import Answer, Dialect, Endpoint, Events
 from weft.web.inference.call import ModelCall, ModelHandler, model_endpoint

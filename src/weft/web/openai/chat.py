@@ -6,6 +6,7 @@ from itertools import count
 
 import msgspec
 
+from weft.core.aio.scores import let_go, write_scores
 from weft.core.errors import BadRequest
 from weft.core.values.logprobs import num_scores
 from weft.schema.chat import (
@@ -20,7 +21,6 @@ from weft.schema.chat import (
     ToolCallBody,
 )
 from weft.text.content import joined_text
-from weft.text.outputs import let_go, write_scores
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn

@@ -9,6 +9,7 @@ from itertools import starmap
 
 from msgspec import UNSET, UnsetType
 
+from weft.core.aio.scores import write_scores
 from weft.core.values.logprobs import num_scores
 from weft.core.values.types import PositionLogprobs
 from weft.schema.chat import (
@@ -19,7 +20,6 @@ from weft.schema.chat import (
     ToolCallDelta,
 )
 from weft.schema.usage import Usage
-from weft.text.outputs import write_scores
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.run import TurnSink, run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent

@@ -5,11 +5,11 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from weft.core.aio.scores import write_scores
 from weft.core.values.logprobs import num_scores_of
 from weft.core.values.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
-from weft.text.outputs import write_scores
 from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter

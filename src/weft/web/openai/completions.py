@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from weft.core.aio.merged import merged
+from weft.core.aio.scores import let_go_of, write_scores
 from weft.core.checks.validate import MAX_N, Limits
 from weft.core.errors import BadRequest
 from weft.core.values.logprobs import num_scores_of
@@ -27,7 +28,6 @@ from weft.schema.completion import (
     CompletionChoice,
     CompletionChunk,
 )
-from weft.text.outputs import let_go_of, write_scores
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.chat.run import run_request

@@ -8,11 +8,11 @@ from functools import partial
 
 import msgspec
 
+from weft.core.aio.scores import write_scores
 from weft.core.errors import ContextLengthExceeded
 from weft.core.values.logprobs import num_scores
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
-from weft.text.outputs import write_scores
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
 from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
 from weft.web.inference.logprobs import LogprobWriter

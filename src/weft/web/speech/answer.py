@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import PlainTextResponse
 
+from weft.core.aio.scores import write_scores
 from weft.core.values.media import SpeechConfig
 from weft.core.values.speech import ClipOutput, Recording, SpeechTask
 from weft.core.values.types import FinishReason
@@ -25,7 +26,6 @@ from weft.schema.speech import (
     SpeechUsage,
 )
 from weft.schema.usage import Usage
-from weft.text.outputs import write_scores
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.call import Heading, ModelCall, usage_of_stream

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from weft.core.aio.scores import let_go_of, write_scores
 from weft.core.errors import BadRequest
 from weft.core.values.kv_transfer import to_extra_args
 from weft.core.values.logprobs import num_scores_of
 from weft.core.values.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import TextAnswer, TextChunk, TokensAnswer, TokensBody, TokensChunk
-from weft.text.outputs import let_go_of, write_scores
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer, Call, Events

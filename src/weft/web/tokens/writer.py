@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from weft.core.aio.scores import write_scores
 from weft.core.values.logprobs import num_scores
 from weft.core.values.types import CompletionOutput, RequestOutput
 from weft.schema.tokens import (
@@ -23,7 +24,6 @@ from weft.schema.tokens import (
     WeightVersionSpan,
 )
 from weft.schema.usage import PromptTokensDetails, Usage
-from weft.text.outputs import write_scores
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 

@@ -1,0 +1,157 @@
+"""`FleetMembers`: the servers of a fleet, their health and load, and the choice between them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from weft.core.aio.failover import Resuming
+from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
+from weft.core.values.types import EngineLoad, Request
+from weft.rpc.client import RpcClient
+from weft.rpc.fingerprint import is_equal
+
+log = logging.getLogger("weft.rpc")
+
+_WATCH_INTERVAL_S = 1.0
+_WAITING_WEIGHT = 4  # a queue delays the first token more than a full batch does
+# Time without an answer after which other servers continue the requests of a server.
+GIVE_UP_S = 25.0
+
+
+@dataclass(slots=True, eq=False)
+class FleetMember:
+    """A server of the fleet. `num_taken` counts requests sent since `load` was reported.
+
+    `fingerprint` is that of the server's model; empty if unknown. `suspects` has the engine ids of running requests
+    that were lost with another server, without a token since; it is replaced when this server is lost.
+    """
+
+    client: RpcClient
+    is_healthy: bool = True
+    load: int = 0
+    num_taken: int = 0
+    num_open: int = 0
+    fingerprint: str = ""
+    suspects: set[str] = field(default_factory=set)
+    failing_since: float | None = None
+
+    @property
+    def target(self) -> str:
+        """host:port."""
+        return self.client.target
+
+    def rank(self) -> tuple[int, int]:
+        """Sort key: the smallest is chosen."""
+        return (self.load + self.num_taken, self.num_open)
+
+    async def refresh(self) -> None:
+        """Fetches the server's health, load and fingerprint."""
+        try:
+            await self.client.check_health()
+            loads = await self._loads()
+            if self.client.is_of_weft:
+                self.fingerprint = (await self.client.get_server_info()).fingerprint
+        except WeftError as error:
+            self.set_healthy(False, str(error))
+            return
+        self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
+        self.num_taken = 0
+        self.set_healthy(True)
+
+    async def _loads(self) -> list[EngineLoad]:
+        """Loads of the server; empty if an older server lacks the call: then only the requests sent to it are known."""
+        try:
+            return await self.client.get_loads()
+        except Unsupported:
+            return []
+
+    def set_healthy(self, is_healthy: bool, why: str = "") -> None:
+        """Excludes the server from the choice for new requests, or includes it again."""
+        if is_healthy != self.is_healthy:
+            log.warning("%s %s", self.target, "is back" if is_healthy else f"is out: {why}")
+            self.failing_since = None if is_healthy else asyncio.get_running_loop().time()
+        self.is_healthy = is_healthy
+
+    def is_to_blame(self, request: Request, suspects: set[str]) -> bool:
+        """Records that this server was lost while it ran a request; `suspects` is the set when the request began.
+
+        Returns True if the request is the only one that was lost with another server too, without a token in between.
+        """
+        if self.suspects is suspects:
+            self.suspects = set()
+        before = request.resumption
+        if before is None or request.engine_id not in suspects:
+            return False
+        return len(suspects) == 1 or before.num_losses > 1
+
+
+class FleetMembers:
+    """All servers of a fleet. `resuming` lets lost requests wait for a server that can continue them."""
+
+    def __init__(self, clients: Sequence[RpcClient], check_open: Callable[[], None]) -> None:
+        self.all = [FleetMember(client) for client in clients]
+        self._check_open = check_open
+        self.resuming = Resuming(self._check, self._may_wait)
+        self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def healthy(self) -> list[FleetMember]:
+        return [member for member in self.all if member.is_healthy]
+
+    def choose(self, but: FleetMember | None = None) -> FleetMember:
+        """Returns the least loaded server for a new request."""
+        self._check_open()
+        able = [one for one in self.healthy if one is not but]
+        if not able:
+            raise Unavailable("no server of this model is healthy")
+        return min(able, key=FleetMember.rank)
+
+    def choose_equal(self, request: Request) -> FleetMember:
+        """Returns the least loaded server that can continue a request."""
+        self._check(request)
+        return min(self._equal(request), key=FleetMember.rank)
+
+    def _equal(self, request: Request) -> list[FleetMember]:
+        assert request.resumption is not None
+        fingerprint = request.resumption.fingerprint
+        return [one for one in self.healthy if is_equal(one.fingerprint, fingerprint)]
+
+    def _check(self, request: Request) -> None:
+        self._check_open()
+        if not self._equal(request):
+            raise EngineDead("no server with the same weights and settings is healthy")
+
+    def _may_wait(self) -> bool:
+        try:
+            self._check_open()
+        except EngineDead:
+            return False
+        return True
+
+    async def _watch_members(self) -> None:
+        while True:
+            await asyncio.gather(*(member.refresh() for member in self.all))
+            self.resuming.announce()
+            self._give_up_silent()
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    def _give_up_silent(self) -> None:
+        """Lets other servers continue the requests of servers that have not answered for `GIVE_UP_S`."""
+        too_old = asyncio.get_running_loop().time() - GIVE_UP_S
+        for member in self.all:
+            is_silent = member.failing_since is not None and member.failing_since < too_old
+            if is_silent and any(
+                is_equal(one.fingerprint, member.fingerprint) for one in self.healthy
+            ):
+                member.client.drop_streams()
+
+    async def close(self) -> None:
+        """Ends the watch, and closes all connections."""
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        self.resuming.announce()
+        await asyncio.gather(*(member.client.close() for member in self.all))
