@@ -75,11 +75,11 @@ class Target(Probed):
                 return error.code().name
         return "OK"
 
-    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def post(self, path: str, body: bytes, kind: str = "application/json") -> tuple[int, bytes]:
         """Status and body of the answer."""
         connection = http.client.HTTPConnection(self._place, timeout=_TIMEOUT_S)
         try:
-            headers = {"content-type": "application/json", "authorization": f"Bearer {CONTROL_KEY}"}
+            headers = {"content-type": kind, "authorization": f"Bearer {CONTROL_KEY}"}
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()

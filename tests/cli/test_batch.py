@@ -2,6 +2,7 @@
 
 import base64
 import json
+import resource
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx2
+import msgspec
 import psutil
 import pytest
 from PIL import Image
@@ -20,8 +22,9 @@ from PIL import Image
 from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, here, running, weft
 from weft.cli.batch.batch import wanted_pause_s
-from weft.cli.batch.file import AnswerFile
+from weft.cli.batch.file import AnswerFile, BatchResponse
 from weft.cli.main import run as run_command
+from weft.core.errors import ConfigError
 
 CHAT = "/v1/chat/completions"
 
@@ -212,6 +215,25 @@ def test_what_stays_without_an_answer_is_no_line(tmp_path: Path):
     assert "requests without an answer: 1;" in first.stderr
     assert len(seen) == 1
     assert set(read(target)) == {"a", "b"}
+
+
+def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(tmp_path: Path):
+    """The error names the file; what was written before is kept, and half a line is not."""
+    path, names = tmp_path / "out.jsonl", {f"r{number}" for number in range(100)}
+    answers = AnswerFile(path, names)
+    answer = BatchResponse(status_code=200, request_id="r", body=msgspec.Raw(b'"answered"'))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=f"cannot write to {path}: File too large"):
+            [answers.write(name, answer) for name in names]
+        answers.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    again = AnswerFile(path, names)
+    assert 0 < len(again.answered) < len(names)
+    again.close()
+    assert read(path).keys() == again.answered
 
 
 def test_a_refused_key_ends_the_batch(tmp_path: Path):

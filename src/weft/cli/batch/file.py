@@ -5,6 +5,7 @@ Format: https://platform.openai.com/docs/guides/batch, "Preparing your batch fil
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import IO
@@ -113,6 +114,7 @@ class AnswerFile:
         `known`, the ids of the input file.
         """
         self.answered: set[str] = set()
+        self._path = path
         self._file = _opened(path, "a+b")
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
@@ -146,15 +148,21 @@ class AnswerFile:
         self._file.truncate(end)
 
     def write(self, custom_id: str, response: BatchResponse) -> None:
-        """Appends an answer. The line is in the file when this method returns."""
+        """Appends an answer. The line is in the file when this method returns. Raises `ConfigError` if the disk does
+        not take it.
+        """
         answer = BatchAnswer(
             id=f"batch_req_{uuid.uuid4().hex}", custom_id=custom_id, response=response
         )
-        self._file.write(_json.encode(answer) + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(_json.encode(answer) + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self._path}: {error.strerror}") from None
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # again what `write` could not write
+            self._file.close()
 
 
 def _opened(path: Path, mode: str) -> IO[bytes]:
