@@ -411,3 +411,56 @@ async def test_streams_of_a_silent_server_are_continued(monkeypatch):
 async def unavailable():
     """A health check without an answer."""
     raise Unavailable("no answer")
+
+
+async def serving(engine, stack):
+    """A server that can be drained, and its address."""
+    files = open_model(engine.model_config.model).tokenizer_files
+    server = RpcServer(engine, files, RpcOptions(port=0))
+    stack.push_async_callback(server.stop)
+    return f"127.0.0.1:{await server.start()}", server
+
+
+@asynccontextmanager
+async def drainable(*engines):
+    """A fleet, and its servers by address."""
+    async with AsyncExitStack() as stack:
+        servers = dict([await serving(engine, stack) for engine in engines])
+        fleet = await Fleet.connect(list(servers))
+        stack.push_async_callback(fleet.wait_closed)
+        stack.callback(fleet.shutdown)
+        await look(fleet)
+        yield fleet, servers
+
+
+async def test_streams_of_a_server_that_drains_are_continued():
+    """The server ends long before its requests; a drain is no loss, and nobody is blamed for it."""
+    async with (
+        local(**ROOM) as one,
+        local(**ROOM) as other,
+        drainable(one, other) as (fleet, servers),
+    ):
+        request = await prepared(fleet, max_tokens=6_000)
+        whole, _ = await answers_of(fleet, request)
+        reading = asyncio.create_task(answers_of(fleet, request))
+        await until(lambda: any(one.service.generate.in_flight.ids for one in servers.values()))
+        [leaving] = [member for member in fleet._members.all if member.num_open]
+        async with asyncio.timeout(PATIENCE_S):
+            await servers[leaving.target].drain(3600.0)
+            assert (await reading)[0] == whole
+        assert not any(member.suspects for member in fleet._members.all)
+
+
+async def test_a_draining_server_without_an_equal_one_finishes_its_requests():
+    """The fleet has nowhere to go with them."""
+    async with local(**ROOM) as engine, drainable(engine) as (fleet, servers):
+        request = await prepared(fleet, max_tokens=1_000)
+        whole, _ = await answers_of(fleet, request)
+        reading = asyncio.create_task(answers_of(fleet, request))
+        [server] = servers.values()
+        await until(lambda: server.service.generate.in_flight.ids)
+        draining = asyncio.create_task(server.drain(3600.0))
+        await until(lambda: server.service.generate.is_closed)
+        await look(fleet)
+        assert (await reading)[0] == whole
+        await draining

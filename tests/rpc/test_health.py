@@ -125,6 +125,15 @@ async def test_server_that_is_leaving_is_not_healthy(stub: VllmEngineStub, serve
     assert (answer.healthy, answer.message) == (False, "Server is not serving")
 
 
+async def test_a_server_that_drains_says_so(stub: VllmEngineStub, server: RpcServer):
+    """A fleet then moves its requests."""
+    server.service.generate.close()
+
+    answer = await stub.HealthCheck(pb.HealthCheckRequest())
+
+    assert (answer.healthy, answer.message) == (False, "Server is draining")
+
+
 @pytest.mark.parametrize(("error", "has_traceback"), [(Unavailable, False), (KeyError, True)])
 async def test_a_check_that_fails_is_not_serving(error, has_traceback, caplog):
     """Whatever it fails with; what no engine should raise is logged with its traceback."""

@@ -297,9 +297,9 @@ class RpcClient(RemoteClient):
         """True if the server is a Weft server."""
         return self._server.is_ours
 
-    def drop_streams(self) -> None:
-        """Ends the streams of all requests because the server does not answer."""
-        self._connection.drop_streams()
+    def drop_streams(self, *, is_draining: bool) -> None:
+        """Ends the streams of all requests, because the server is draining or does not answer."""
+        self._connection.drop_streams(is_draining=is_draining)
 
     async def get_server_info(self) -> ServerReport:
         """Returns the server's current report about itself."""

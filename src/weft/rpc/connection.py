@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
-from weft.core.errors import ConfigError, EngineDead, EngineLost, Unavailable
+from weft.core.errors import ConfigError, EngineDead, EngineDrained, EngineLost, Unavailable
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import ACCESS_BY_METHOD, Access
 from weft.rpc.methods import FINGERPRINT_METADATA, METHODS, VERSION_METADATA
@@ -66,6 +66,7 @@ class Connection:
     def __init__(self, target: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.target = target
         self._streams: set[Any] = set()
+        self._is_draining = False  # why streams were dropped
         self._metadata = {name: credentials.metadata(name) for name in METHODS}
         if credentials.tls_ca is None:
             self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_ARGS)
@@ -118,15 +119,25 @@ class Connection:
         except asyncio.CancelledError:
             if call in self._streams:
                 raise
-            raise await _lost(call, Unavailable(f"{self.target} does not answer")) from None
+            raise await self._dropped(call) from None
         except Unavailable as error:
             raise await _lost(call, error) from error.__cause__
         finally:
             self._streams.discard(call)
             call.cancel()
 
-    def drop_streams(self) -> None:
-        """Ends all streams because the server does not answer."""
+    async def _dropped(self, call: Any) -> Unavailable:
+        """Returns the error for the reader of a stream that `drop_streams` has ended."""
+        if not self._is_draining:
+            return await _lost(call, Unavailable(f"{self.target} does not answer"))
+        error = await _lost(call, Unavailable(f"{self.target} is draining"))
+        return (
+            EngineDrained(str(error), error.fingerprint) if isinstance(error, EngineLost) else error
+        )
+
+    def drop_streams(self, *, is_draining: bool) -> None:
+        """Ends all streams, because the server is draining or does not answer."""
+        self._is_draining = is_draining
         for call in list(self._streams):
             self._streams.discard(call)
             call.cancel()

@@ -16,6 +16,7 @@ from weft.core.aio.failover import RESUME_S, nothing, run_on
 from weft.core.aio.tasks import gather_available
 from weft.core.errors import (
     ConfigError,
+    EngineDrained,
     EngineLost,
     FailedPrecondition,
     GenerationError,
@@ -191,7 +192,7 @@ class Fleet(RemoteClient):
                         on_advance()
                     yield output
         except Unavailable as error:
-            is_lost = isinstance(error, EngineLost)
+            is_lost = isinstance(error, EngineLost) and not isinstance(error, EngineDrained)
             member.set_healthy(False, str(error))
             if is_lost and member.is_to_blame(request, suspects):
                 raise GenerationError(_BLAMED) from error

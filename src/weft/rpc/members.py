@@ -10,6 +10,7 @@ from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
 from weft.core.values.types import EngineLoad, Request
 from weft.rpc.client import RpcClient
 from weft.rpc.fingerprint import is_equal
+from weft.rpc.methods import DRAINING
 
 log = logging.getLogger("weft.rpc")
 
@@ -34,6 +35,7 @@ class FleetMember:
     num_open: int = 0
     fingerprint: str = ""
     suspects: set[str] = field(default_factory=set)
+    is_draining: bool = False
     failing_since: float | None = None
 
     @property
@@ -53,8 +55,10 @@ class FleetMember:
             if self.client.is_of_weft:
                 self.fingerprint = (await self.client.get_server_info()).fingerprint
         except WeftError as error:
+            self.is_draining = str(error) == DRAINING
             self.set_healthy(False, str(error))
             return
+        self.is_draining = False
         self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
         self.num_taken = 0
         self.set_healthy(True)
@@ -136,18 +140,20 @@ class FleetMembers:
         while True:
             await asyncio.gather(*(member.refresh() for member in self.all))
             self.resuming.announce()
-            self._give_up_silent()
+            self._move_streams()
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
-    def _give_up_silent(self) -> None:
-        """Lets other servers continue the requests of servers that have not answered for `GIVE_UP_S`."""
+    def _move_streams(self) -> None:
+        """Lets other servers continue the requests of servers that are draining, or have not answered for
+        `GIVE_UP_S`.
+        """
         too_old = asyncio.get_running_loop().time() - GIVE_UP_S
         for member in self.all:
             is_silent = member.failing_since is not None and member.failing_since < too_old
-            if is_silent and any(
+            if (member.is_draining or is_silent) and any(
                 is_equal(one.fingerprint, member.fingerprint) for one in self.healthy
             ):
-                member.client.drop_streams()
+                member.client.drop_streams(is_draining=member.is_draining)
 
     async def close(self) -> None:
         """Ends the watch, and closes all connections."""

@@ -148,6 +148,10 @@ def _read_methods(service: ServiceDescriptor) -> Mapping[str, RpcMethod]:
     return MappingProxyType(methods)
 
 
+# Message of the health check of a server that shuts down and still finishes requests. A fleet then continues them at
+# an equal server.
+DRAINING = "Server is draining"
+
 METHODS = _read_methods(vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"])
 INFERENCE_METHODS = _read_methods(vllm_inference_pb2.DESCRIPTOR.services_by_name["Inference"])
 CONTROL_METHODS = _read_methods(vllm_control_pb2.DESCRIPTOR.services_by_name["Control"])

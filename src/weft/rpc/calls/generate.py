@@ -96,7 +96,7 @@ class GenerateCall:
         self._reasoning_end = reasoning_end
         self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
-        self._is_closed = False
+        self.is_closed = False
         # Set if this engine fetches prompts from other engines.
         self.prefiller: RpcPrefiller | None = None
         self.last_receive_time = time.time()
@@ -104,12 +104,12 @@ class GenerateCall:
 
     def close(self) -> None:
         """Refuse new requests from now on."""
-        self._is_closed = True
+        self.is_closed = True
 
     def receive(self) -> None:
         """Records the arrival of a request; raises `Unavailable` once closed."""
         self.last_receive_time = time.time()
-        if self._is_closed:
+        if self.is_closed:
             raise Unavailable("the server is shutting down; send the request to another one")
 
     async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:

@@ -31,6 +31,7 @@ from weft.rpc.convert.request import to_flush_timeout, to_num_steps
 from weft.rpc.fingerprint import Fingerprints
 from weft.rpc.methods import (
     CONTROL_SERVICE,
+    DRAINING,
     INFERENCE_SERVICE,
     METHODS_BY_SERVICE,
     SERVICE,
@@ -165,6 +166,8 @@ class Service:
     ) -> pb.HealthCheckResponse:
         if not await is_alive(self._client):
             return pb.HealthCheckResponse(healthy=False, message="Engine is not alive")
+        if self.generate.is_closed:
+            return pb.HealthCheckResponse(healthy=False, message=DRAINING)
         if not self._health.is_serving():
             return pb.HealthCheckResponse(healthy=False, message="Server is not serving")
         return pb.HealthCheckResponse(healthy=True, message="Health")
