@@ -108,12 +108,13 @@ class Run:
     ends: list[End] = field(default_factory=list)
     num_refused: int = 0
     first_s: list[float] = field(default_factory=list)  # of long prompts that nothing has cached
+    numbers: Sequence[int] = range(NUM_DISTINCT)  # the distinct requests
 
     # -- streams ------------------------------------------------------------------------------
 
     async def learn(self) -> None:
         """Run each distinct request once, undisturbed."""
-        for number in range(NUM_DISTINCT):
+        for number in self.numbers:
             began = time.monotonic()
             stream = Stream(number)
             await stream.run(self.http, self.stub)
@@ -133,9 +134,13 @@ class Run:
             for _ in range(AT_ONCE):
                 group.create_task(send_many())
 
-    async def _send(self, number: int) -> None:
-        ranks = sorted(set(range(self.num_ranks)) - self.down)
-        stream = Stream(number, self.dice.choice(ranks))
+    def choose_rank(self) -> int | None:
+        """The engine for a new request; None leaves the choice to the server."""
+        return self.dice.choice(sorted(set(range(self.num_ranks)) - self.down))
+
+    async def _send(self, place: int) -> None:
+        number = self.numbers[place % len(self.numbers)]
+        stream = Stream(number, self.choose_rank())
         self.streams.append(stream)
         try:
             await stream.run(self.http, self.stub)
@@ -147,7 +152,7 @@ class Run:
             stream = Stream(number)
             self.streams.append(stream)
             await stream.run(self.http, self.stub)
-        expected = self.expected[number % NUM_DISTINCT]
+        expected = self.expected[number]
         assert stream.whole == expected, (number, kind_of(number), stream.whole, expected)
 
     # -- ends ---------------------------------------------------------------------------------
@@ -172,17 +177,17 @@ class Run:
         self.down.add(rank)
         seen = {stream: stream.num_events for stream in self._open()}
         for stream in seen:
-            if stream.rank == rank:
+            if stream.rank in (rank, None):
                 stream.cut()
         began = time.monotonic()
-        await self._do(way, rank)
+        await self.do(way, rank)
         self.ends.append(End(way, rank, time.monotonic() - began))
         await until_long(
             lambda: all(stream.is_over or stream.num_events > num for stream, num in seen.items())
         )
         self.down.discard(rank)
 
-    async def _do(self, way: str, rank: int) -> None:
+    async def do(self, way: str, rank: int) -> None:
         """End an engine, and return when the server has all of its engines."""
         node = self.nodes.get(rank)
         if way == "drain":
@@ -313,24 +318,29 @@ async def run_of(plan: Plan) -> AsyncIterator[Run]:
 async def soak(plan: Plan) -> str:
     """Streams under ends of engines; returns the report. Raises on a wrong answer, and if anything is left."""
     async with run_of(plan) as run:
-        await run.learn()
-        await run.send(AT_ONCE)  # what is made on first use is made now
-        run.streams.clear()
-        await run.check_idle()
-        before = Footprint.of(run.server.front)
-        async with asyncio.TaskGroup() as group:
-            disturbing = group.create_task(run.disturb(plan))
-            await run.send(plan.streams, beside=disturbing)
-        await run.check_idle()
-        after = Footprint.of(run.server.front)
-        assert len(run.ends) == plan.ends
-        assert any(stream.was_cut for stream in run.streams)
-        assert after.num_threads <= before.num_threads + 8
-        assert after.num_fds <= before.num_fds + AT_ONCE
-        grown = (after.rss_bytes - before.rss_bytes) / MIB
-        assert grown < 64, f"the server has grown by {grown:.0f} MiB"
-        memory = f"memory of the server: {before.rss_bytes / MIB:.0f} MiB, and {grown:+.1f} MiB"
-        return f"{run.report()}\n{memory}"
+        return await run_plan(run, plan)
+
+
+async def run_plan(run: Run, plan: Plan) -> str:
+    """`soak` with a server that is there already."""
+    await run.learn()
+    await run.send(AT_ONCE)  # what is made on first use is made now
+    run.streams.clear()
+    await run.check_idle()
+    before = Footprint.of(run.server.front)
+    async with asyncio.TaskGroup() as group:
+        disturbing = group.create_task(run.disturb(plan))
+        await run.send(plan.streams, beside=disturbing)
+    await run.check_idle()
+    after = Footprint.of(run.server.front)
+    assert len(run.ends) == plan.ends
+    assert any(stream.was_cut for stream in run.streams)
+    assert after.num_threads <= before.num_threads + 8
+    assert after.num_fds <= before.num_fds + AT_ONCE
+    grown = (after.rss_bytes - before.rss_bytes) / MIB
+    assert grown < 64, f"the server has grown by {grown:.0f} MiB"
+    memory = f"memory of the server: {before.rss_bytes / MIB:.0f} MiB, and {grown:+.1f} MiB"
+    return f"{run.report()}\n{memory}"
 
 
 def main() -> None:
