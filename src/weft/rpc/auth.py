@@ -16,7 +16,7 @@ from weft.core.callers import KeyRing, bearer_key
 from weft.core.client import EngineClient
 from weft.core.errors import Forbidden, Unauthenticated, WeftError
 from weft.core.tenant_client import as_tenant
-from weft.core.tenants import ApiKeys, Tenant
+from weft.core.tenants import ApiKeys
 from weft.core.values.types import LoRARequest
 from weft.rpc.methods import CONTROL_METHODS, METHODS
 from weft.rpc.status import to_status
@@ -127,7 +127,8 @@ class Keys:
 
     def adapters_of(self, client: EngineClient, metadata: CallMetadata) -> list[LoRARequest]:
         """Returns the adapters that the caller may use: those of its tenant, or all."""
-        tenant = self._tenant_of(metadata)
+        key = self.owner(metadata)
+        tenant = None if key is None else self._api.tenant_of(key)
         loras = client.lora_requests.values()
         return [lora for lora in loras if tenant is None or tenant.may_use(lora.lora_name)]
 
@@ -135,7 +136,8 @@ class Keys:
         """Counts a request, and returns the engine as its tenant sees it; raises `RateLimited` beyond the tenant's
         limits.
         """
-        tenant = self._tenant_of(metadata)
+        key = _key_of(metadata) if self._api else None
+        tenant = None if key is None else self._api.tenant_of(key)
         if tenant is not None:
             tenant.admit()
         return as_tenant(
@@ -144,10 +146,6 @@ class Keys:
             salts=self._api.salts,
             hides_cached_tokens=self._hides_cached_tokens,
         )
-
-    def _tenant_of(self, metadata: CallMetadata) -> Tenant | None:
-        key = _key_of(metadata) if self._api else None
-        return None if key is None else self._api.tenant_of(key)
 
     def owner(self, metadata: CallMetadata) -> bytes | None:
         """Owner of a request: its API key, or None if the server has no keys."""
