@@ -24,6 +24,8 @@ from weft.web.http.state import ServerState
 from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
+from weft.web.store.database import Store
+from weft.web.store.store_options import StoreOptions
 
 RANDOM = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
@@ -139,9 +141,11 @@ def is_compact(text: str) -> bool:
 
 
 @asynccontextmanager
-async def listening(served: Served, **options) -> AsyncIterator[tuple[HttpServer, int]]:
+async def listening(
+    served: Served, store: StoreOptions | None = None, **options
+) -> AsyncIterator[tuple[HttpServer, int]]:
     """A server of everything, and its port, which is of the system's choice."""
-    state = ServerState(CollectorRegistry(), time.monotonic())
+    state = ServerState(CollectorRegistry(), time.monotonic(), store=Store(store))
     server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))

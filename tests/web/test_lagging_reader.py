@@ -13,6 +13,7 @@ from tests.web.serving import ECHO, SCRIPT, call_of, listening, serving
 from weft.core.client import EngineClient
 from weft.web.http.endpoint import Events
 from weft.web.http.state import ServerState
+from weft.web.items.conversation_store import Conversations
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
@@ -141,10 +142,10 @@ STREAMS = {
 
 async def read_late(served: Served, path: str) -> list[bytes]:
     """The events of a stream of which only the first is read until the engine is done."""
-    runs = Runs(ServerState(CollectorRegistry()), ResponseLimits())
-    endpoints = {
-        endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS, *response_endpoints(runs))
-    }
+    state = ServerState(CollectorRegistry())
+    runs = Runs(state, ResponseLimits())
+    responses = response_endpoints(runs, Conversations(state.store))
+    endpoints = {endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS, *responses)}
     call = call_of(endpoints, served, path, {**STREAMS[path], "stream": True})
     answer = await endpoints[path].handler(call)
     assert isinstance(answer, Events)

@@ -19,6 +19,7 @@ from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.model_pool.pool_options import PoolOptions
 from weft.web.options import ApiOptions
+from weft.web.store.store_options import StoreOptions
 
 if TYPE_CHECKING:  # code imports them from their own modules
     SampleFlags = object
@@ -50,11 +51,12 @@ class LoadOptions:
         return pick(self, EngineOptions, model=model)
 
 
-@flags(HttpOptions, RpcOptions, RankOptions, PoolOptions)
+@flags(HttpOptions, RpcOptions, RankOptions, PoolOptions, StoreOptions)
 class ServeOptions(LoadOptions):
     """Flags of `weft serve`, apart from the model.
 
-    A flag that sets a field of `HttpOptions`, `RpcOptions`, `RankOptions` or `PoolOptions` is declared in that class.
+    A flag that sets a field of `HttpOptions`, `RpcOptions`, `RankOptions`, `PoolOptions` or `StoreOptions` is declared
+    in that class.
     """
 
     http: Annotated[bool, Flag("Start the HTTP server.", "Server")] = True

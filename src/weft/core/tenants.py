@@ -10,10 +10,11 @@ from typing import Annotated, Final
 import msgspec
 
 from weft.core.callers import KeyRing
-from weft.core.errors import ConfigError, RateLimited
+from weft.core.errors import ConfigError, NotFound, RateLimited
 
 FLAG: Final = "--api-key-file"
 _MAX_FILE_BYTES: Final = 1 << 20
+_OF_KEY: Final = "key-"  # begins the name of a tenant that is a key of --api-key
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _PerMinute = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 _Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -132,7 +133,20 @@ class ApiKeys:
         """Returns the tenant of a key; None for a key without a tenant."""
         found = self._tenants.find(key)
         if found is None and self.salts and self._keys.is_valid(key):
-            return Tenant(TenantRules(name=f"key-{hashlib.sha256(key).hexdigest()[:32]}"))
+            return Tenant(TenantRules(name=f"{_OF_KEY}{hashlib.sha256(key).hexdigest()[:32]}"))
+        return found
+
+    def tenant_named(self, name: str) -> Tenant | None:
+        """Returns the tenant with a name, for work that goes on after its caller left; None for the name "". Raises
+        `NotFound` if the tenant is no longer in the file.
+        """
+        if not name:
+            return None
+        found = self._tenants.named(name)
+        if found is None and self.salts and name.startswith(_OF_KEY):
+            return Tenant(TenantRules(name=name))
+        if found is None:
+            raise NotFound(f"the tenant {name!r} is no longer in {FLAG}")
         return found
 
 
@@ -146,6 +160,10 @@ class Tenants:
         """Returns the tenant of an API key. All keys are compared, in constant time, as in `KeyRing`."""
         found = [tenant for keys, tenant in self._tenants if keys.is_valid(key)]
         return found[0] if found else None
+
+    def named(self, name: str) -> Tenant | None:
+        """Returns the tenant with this name; None if there is none."""
+        return next((one for _, one in self._tenants if one.rules.name == name), None)
 
     def __bool__(self) -> bool:
         return bool(self._tenants)

@@ -222,6 +222,12 @@ class TextShown(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: str | None
 
 
+class ConversationShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     """A response in any state."""
 
@@ -231,6 +237,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
     status: str
     background: bool
+    conversation: ConversationShown | UnsetType = UNSET
     error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
@@ -263,6 +270,41 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "response"
     deleted: bool = True
+
+
+class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The length of a prompt."""
+
+    object: str = "response.input_tokens"
+    input_tokens: int
+
+
+class CompactionItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary of a conversation, for the input of later requests. `encrypted_content` is for this server only."""
+
+    id: str
+    type: str = "compaction"
+    encrypted_content: str
+
+
+class CompactedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of the user that a compaction keeps."""
+
+    id: str
+    type: str = "message"
+    role: str = "user"
+    status: str = "completed"
+    content: list[dict[str, Any]]
+
+
+class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A shorter conversation: the messages of the user, and one item in place of all others."""
+
+    id: str
+    object: str = "response.compaction"
+    created_at: int
+    output: list[CompactedMessage | CompactionItem]
+    usage: ResponseUsage
 
 
 class InputItemList(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,6 +88,19 @@ class ResponsesToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     tools: list[dict[str, Any]] | None = None
 
 
+class ConversationReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation by its id."""
+
+    id: str
+
+
+class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How soon a background response is needed. `continuation_id` is a label of related requests."""
+
+    completion_window: str | None = None
+    continuation_id: str | None = None
+
+
 class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     """A request for a response. `input` is a text, or items of the types below."""
 
@@ -128,11 +141,33 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     access_programs: dict[str, Any] | None = None
+    background_options: BackgroundOptions | None = None
     context_management: list[dict[str, Any]] | None = None
-    conversation: str | dict[str, Any] | None = None
+    conversation: str | ConversationReference | None = None
     image: dict[str, Any] | None = None
     moderation: Any = None
     prompt: dict[str, Any] | None = None
+
+
+class InputTokensBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt whose tokens are counted, or a conversation to be compacted."""
+
+    input: str | list[dict[str, Any]] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationReference | None = None
+    tools: list[ResponsesTool] | None = None
+    tool_choice: str | ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextFields | None = None
+    reasoning: ReasoningFields | None = None
+    truncation: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    image: dict[str, Any] | None = None
 
 
 # -- items of its input -------------------------------------------------------------------------
@@ -195,6 +230,13 @@ class FunctionOutputInput(msgspec.Struct, frozen=True, kw_only=True):
     output: str | list[dict[str, Any]]
     id: str | None = None
     status: str | None = None
+
+
+class CompactionInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary in place of earlier items, as `/v1/responses/compact` makes it."""
+
+    encrypted_content: str
+    id: str | None = None
 
 
 class ItemReferenceInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,15 +8,18 @@ from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
 from weft.web.anthropic import ENDPOINTS as ANTHROPIC
+from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
+from weft.web.items.conversation_store import Conversations
 from weft.web.ollama import ENDPOINTS as OLLAMA
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.pooling import ENDPOINTS as POOLING
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
+from weft.web.responses.takeover import Takeover
 from weft.web.speech import ENDPOINTS as SPEECH
 from weft.web.tokens import ENDPOINTS as TOKENS
 
@@ -29,7 +32,14 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
 
 def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     """The endpoints of all APIs."""
-    openai = (*OPENAI, *response_endpoints(Runs(state, ResponseLimits())))
+    runs = Runs(state, ResponseLimits())
+    state.chores.append(Takeover(runs).run)
+    conversations = Conversations(state.store)
+    openai = (
+        *OPENAI,
+        *response_endpoints(runs, conversations),
+        *conversation_endpoints(state.store, conversations),
+    )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
     return (
         *group("OpenAI", (*models.ENDPOINTS, *openai)),

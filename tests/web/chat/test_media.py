@@ -14,9 +14,9 @@ from weft.text.templates.chat import ChatTemplate
 from weft.web.anthropic.messages import to_turn as to_message_turn
 from weft.web.chat.run import prepare_turn
 from weft.web.inference.call import to_model_call
+from weft.web.items.items import read_input
 from weft.web.openai import ENDPOINTS
 from weft.web.openai.chat import to_turn
-from weft.web.responses.items import read_input
 
 ALL = MediaConfig(max_items={"image": 2, "video": 1, "audio": 1})
 TEMPLATE = (

@@ -9,6 +9,7 @@ from tests.web.openai.calls import client_of
 from tests.web.serving import ECHO, QWEN, SCRIPT, call_of, weather_tool
 from weft.web.http.endpoint import Events
 from weft.web.http.state import ServerState
+from weft.web.items.conversation_store import Conversations
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
@@ -38,7 +39,7 @@ class Handlers:
         self.served = served
         self.state = ServerState(CollectorRegistry())
         self.runs = Runs(self.state, limits or ResponseLimits())
-        endpoints = response_endpoints(self.runs)
+        endpoints = response_endpoints(self.runs, Conversations(self.state.store))
         self._endpoints = {(endpoint.method, endpoint.path): endpoint for endpoint in endpoints}
         self._num_calls = 0
 
@@ -60,6 +61,10 @@ class Handlers:
         """What the handler answers."""
         call = self.made(method, path, *given, **path_parameters)
         return await self._endpoints[method, path].handler(call)
+
+    async def num_stored(self):
+        """Number of stored objects: responses, and names of their items."""
+        return await self.state.store.run(len)
 
     async def create(self, **body):
         """A response, as JSON."""

@@ -169,7 +169,7 @@ async def test_a_deleted_response_ends(slow):
     deleted = await handlers.of("DELETE", queued["id"])
     assert deleted == {"id": queued["id"], "object": "response", "deleted": True}
     assert not handlers.runs.open()
-    assert len(handlers.runs.store) == 0
+    assert await handlers.num_stored() == 0
     await until_idle(slow)
 
 
@@ -254,4 +254,4 @@ async def test_a_request_that_the_engine_does_not_take_leaves_nothing(echoing):
     with pytest.raises(EngineDead):
         await anext(stream.source)
     assert not handlers.runs.open()
-    assert len(handlers.runs.store) == 0
+    assert await handlers.num_stored() == 0

@@ -29,6 +29,25 @@ LOGPROBS = {"include": ["message.output_text.logprobs"]}
             "previous_input_messages",
             {"previous_input_messages": [{"role": "assistant", "tool_calls": 5}]},
         ),
+        ("conversation", {"conversation": "conv_x", "previous_response_id": "resp_x"}),
+        (
+            "conversation",
+            {
+                "conversation": {"id": "conv_x"},
+                "previous_input_messages": [{"role": "user", "content": "x"}],
+            },
+        ),
+        ("background_options", {"background_options": {}, "background": False}),
+        (
+            "background_options.completion_window",
+            {"background_options": {"completion_window": "8h"}, "background": True},
+        ),
+        (
+            "background_options.continuation_id",
+            {"background_options": {"continuation_id": "x" * 513}, "background": True},
+        ),
+        ("input", {"input": [{"type": "compaction", "encrypted_content": "x"}]}),
+        ("input", {"input": [{"type": "compaction", "encrypted_content": "weft1.***"}]}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"self": 1}}),
         ("input", {"input": []}),
@@ -99,7 +118,7 @@ def test_the_field_at_fault_is_named(parameter, fields, echo, wait):
             wait(handlers.create(**{"input": "hello", **way, **fields}))
         assert refused.value.parameter == parameter
     assert not handlers.runs.open()
-    assert len(handlers.runs.store) == 0
+    assert wait(handlers.num_stored()) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.web.openai.calls import client_of
 from tests.web.responses.serving_responses import Handlers, flat_tool
 from tests.web.serving import ECHO, QWEN, SCRIPT, serving
 from weft.schema.responses import ResponsesTool
-from weft.web.responses.client_tools import to_functions, to_input
+from weft.web.items.client_tools import to_functions, to_input
 
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
 FILES = {

@@ -11,7 +11,9 @@ from tests.web.openai.test_fields import sample_of
 from tests.web.responses.serving_responses import Handlers, flat_tool
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
+from weft.web.http.problem import HttpError
 from weft.web.inference.call import to_model_call
+from weft.web.items.conversation_store import Conversations
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import LABELS, REFUSED
 
@@ -47,6 +49,7 @@ BESIDE = {
     "top_logprobs": (INCLUDE, 2),
     "tool_choice": (TOOLS, "required"),
     "include_reasoning": ({}, False),
+    "background_options": ({}, {"completion_window": "soonest"}),
 }
 INNER = {
     "reasoning.effort": "low",
@@ -65,7 +68,8 @@ async def outcome(served, fields):
     """All that a body becomes: the turn, and the response at its beginning."""
     handlers = Handlers(served)
     call = handlers.made("POST", "/v1/responses", {"input": "hello", **fields})
-    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), call.body)
+    creation = Creation(handlers.runs, Conversations(handlers.state.store))
+    prepared = await creation.prepare(await to_model_call(call), call.body)
     response = msgspec.structs.replace(prepared.response, id="", created_at=0)
     return prepared.turn, response, prepared.logprobs and prepared.logprobs.chosen_ids
 
@@ -78,7 +82,7 @@ async def fate(served, name, companions, value):
     before = await outcome(served, companions)
     try:
         after = await outcome(served, changed)
-    except BadRequest as error:
+    except (BadRequest, HttpError) as error:
         return "refused" if error.parameter == name else f"refused as {error.parameter}"
     return "label" if before == after else "used"
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import BadRequest
-from weft.web.responses.item_reader import new_id
-from weft.web.responses.items import read_input, to_messages
+from weft.web.items.item_reader import new_id
+from weft.web.items.items import read_input, to_messages
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}

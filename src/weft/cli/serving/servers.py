@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.process.signals import Signalled, Signals
 from weft.cli.serving.banner import Address, http_url
@@ -32,6 +33,8 @@ from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
 from weft.web.page.files import DOCS, PAGES
+from weft.web.store.database import Store
+from weft.web.store.store_options import StoreOptions
 
 if TYPE_CHECKING:
     from weft.cli.serving.loading import Loaded
@@ -130,7 +133,9 @@ class Serving:
             await self._http.stop()
 
     def _make_http(self) -> None:
-        self._state = ServerState(self._metrics.registry, self._started, self._tracer)
+        store = Store(pick(self._options, StoreOptions))
+        store.open()
+        self._state = ServerState(self._metrics.registry, self._started, self._tracer, store)
         self._progress = self._state.progress
         pages = PAGES if self._http_options.ui else DOCS
         open_to_all = (*probe_endpoints(self._state), *pages)

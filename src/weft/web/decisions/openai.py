@@ -27,7 +27,7 @@ from weft.web.decisions.question import Option, Question, check_options, check_q
 from weft.web.decisions.read import Reading, num_scores, read_labels
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint, naming
-from weft.web.responses.items import read_input
+from weft.web.items.items import read_input
 
 _ITEMS = (
     "message",

@@ -16,6 +16,7 @@ from weft.web.served import Served
 
 if TYPE_CHECKING:  # imports this module
     from weft.web.http.exchange import Exchange
+    from weft.web.inside import Inside
 
 
 class Access(Enum):
@@ -108,6 +109,17 @@ class Call:
     raw_body: bytes = b""
     decode: "Callable[[Endpoint], Awaitable[Any]] | None" = None
     exchange: "Exchange | None" = None
+
+    @property
+    def tenant_name(self) -> str:
+        """The tenant of the caller's key; "" for a key without a tenant. Callers see stored objects of their tenant."""
+        tenant = None if self.exchange is None else self.exchange.tenant
+        return "" if tenant is None else tenant.rules.name
+
+    @property
+    def inside(self) -> "Inside | None":
+        """The origin of a request that the server itself makes; None for a caller's."""
+        return None if self.exchange is None else self.exchange.inside
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]

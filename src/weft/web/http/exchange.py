@@ -15,6 +15,7 @@ from weft.core.observe.tracing import Span, Tracer
 from weft.core.tenants import Tenant
 from weft.web.http.body import ClientDisconnected
 from weft.web.http.endpoint import PARTS, PartWriter
+from weft.web.inside import INSIDE, Inside
 
 # Key in the ASGI scope's extensions: closes the connection at once, without sending the rest.
 ABORT = "weft.abort"
@@ -53,6 +54,7 @@ class Exchange:
         extensions = scope.get("extensions", {})
         self._abort: Callable[[], None] = extensions.get(ABORT, lambda: None)
         self._parts: PartWriter | None = extensions.get(PARTS)
+        self.inside: Inside | None = extensions.get(INSIDE)
 
     def begin_span(self, tracer: Tracer) -> None:
         """Begins a trace span; requests to other servers continue it."""

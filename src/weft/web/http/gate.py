@@ -29,6 +29,8 @@ class Gate:
 
     def let_in(self, exchange: Exchange) -> None:
         """Refuses a caller without any valid key, or with a wrong Host header, for known and unknown paths alike."""
+        if exchange.inside is not None:
+            return
         if self._api:
             keys = _keys(exchange.headers)
             if not (any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))):
@@ -39,6 +41,10 @@ class Gate:
         """Refuses a caller whose key does not give access to the endpoint, and counts the request for the key's
         tenant.
         """
+        if exchange.inside is not None:
+            exchange.tenant = self._api.tenant_named(exchange.inside.tenant)
+            _count(endpoint, exchange)
+            return
         match endpoint.access:
             case Access.OPEN:
                 return
@@ -58,8 +64,7 @@ class Gate:
         if not any(map(self._api.is_valid, keys)):
             raise Unauthenticated(_KEY_ADVICE)
         exchange.tenant = next(filter(None, map(self._api.tenant_of, keys)), None)
-        if exchange.tenant is not None and endpoint.method == "POST":
-            exchange.tenant.admit()
+        _count(endpoint, exchange)
 
     def _check_host(self, exchange: Exchange) -> None:
         host = exchange.headers.get("host")
@@ -118,6 +123,11 @@ class Gate:
             "access-control-max-age": "600",
             "content-length": "0",
         }
+
+
+def _count(endpoint: Endpoint, exchange: Exchange) -> None:
+    if exchange.tenant is not None and endpoint.method == "POST":
+        exchange.tenant.admit()
 
 
 def _keys(headers: Mapping[str, str]) -> list[bytes]:

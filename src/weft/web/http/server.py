@@ -19,6 +19,7 @@ from weft.web.http.options import HttpOptions
 from weft.web.http.protocol import Connections, LimitedProtocol
 from weft.web.http.root_path import RootPath
 from weft.web.http.state import ModelStates, ServerState
+from weft.web.inside import inside_caller
 from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
@@ -86,11 +87,13 @@ class HttpServer:
         self._app.open(Router(endpoints))
         self._app.take_prompts_of(served.client.model_config.max_model_len)
         self._state.open(served)
+        self._state.start_chores(inside_caller(self._app))
 
     def open_pool(self, pool: ModelStates, model_name: str, endpoints: Iterable[Endpoint]) -> None:
         """Accepts requests to all endpoints from now on, which take their models from a pool."""
         self._app.open(Router(endpoints))
         self._state.open_pool(pool, model_name)
+        self._state.start_chores(inside_caller(self._app))
 
     def take_prompts_of(self, max_model_len: int) -> None:
         """Accepts bodies with two contexts of this many token ids too."""
@@ -103,6 +106,7 @@ class HttpServer:
     async def drain(self, timeout_s: float) -> None:
         """Refuses new requests, lets open ones finish for `timeout_s`, cuts the rest, then stops."""
         self.set_not_serving()
+        await self._state.stop_chores()
         if not await self._state.wait_idle(timeout_s):
             log.warning(
                 "aborting %d HTTP requests that did not finish in time", self._state.num_open
@@ -116,6 +120,7 @@ class HttpServer:
             return
         server, self._server = self._server, None
         server.close()
+        await self._state.stop_chores()
         self._state.cut_all(Unavailable("the server is shutting down"))
         await self._state.wait_idle(_CUT_GRACE_S)
         if self._clock is not None:

@@ -1,9 +1,9 @@
 """State of the HTTP server: start progress, the served model, and open requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -12,7 +12,9 @@ from weft.core.errors import Unavailable
 from weft.core.observe.metrics import expose
 from weft.core.observe.progress import Progress
 from weft.core.observe.tracing import Tracer
+from weft.web.inside import InsideCaller
 from weft.web.served import Served
+from weft.web.store.database import Store
 
 _HEALTH_TIMEOUT_S = 1.0
 
@@ -33,7 +35,7 @@ class ModelStates(Protocol):
 
 class ServerState:
     """State of the HTTP server, owned by one event loop. `registry` holds the series of `/metrics`; with a `tracer`,
-    requests have spans.
+    requests have spans. `store` keeps objects between requests; the default is in memory.
     """
 
     def __init__(
@@ -41,13 +43,18 @@ class ServerState:
         registry: CollectorRegistry,
         started: float | None = None,
         tracer: Tracer | None = None,
+        store: Store | None = None,
     ) -> None:
         self.registry = registry
+        self.store = store or Store()
         self.tracer = tracer
         self.progress = Progress(started)
         self.is_draining = False
         # With several API servers: returns the series of all of them, instead of those of `registry`.
         self.all_series: Callable[[], Awaitable[bytes]] | None = None
+        # Work that goes on while the server serves; it is given a function that makes requests to the server.
+        self.chores: list[Callable[[InsideCaller], Coroutine[Any, Any, None]]] = []
+        self._chores: list[asyncio.Task[None]] = []
         self.model_name = ""  # of the model, or of the default one
         self._served: Served | None = None
         self._pool: ModelStates | None = None
@@ -69,8 +76,20 @@ class ServerState:
         self.model_name = model_name
         self.progress.finish()
 
+    def start_chores(self, call: InsideCaller) -> None:
+        """Starts the work of `chores`."""
+        self._chores = [asyncio.create_task(chore(call)) for chore in self.chores]
+
+    async def stop_chores(self) -> None:
+        """Ends the work of `chores`. Called once or more."""
+        tasks, self._chores = self._chores, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def close(self) -> None:
         """Releases resources of requests, after all requests have ended."""
+        await self.store.close()
         if self._served is not None:
             await asyncio.to_thread(self._served.close)
 

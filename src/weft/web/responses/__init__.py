@@ -1,11 +1,19 @@
 """OpenAI's Responses API: made, stored for a while, read and followed by id."""
 
 from weft.schema.response_events import StreamEvent
-from weft.schema.response_object import DeletedResponse, InputItemList, ResponseObject
-from weft.schema.responses import ResponsesBody
+from weft.schema.response_object import (
+    CompactedResponse,
+    DeletedResponse,
+    InputItemList,
+    InputTokens,
+    ResponseObject,
+)
+from weft.schema.responses import InputTokensBody, ResponsesBody
 from weft.web.http.endpoint import Endpoint, endpoint
 from weft.web.inference.call import model_endpoint
+from weft.web.items.conversation_store import Conversations
 from weft.web.responses.create import Creation
+from weft.web.responses.lengths import Lengths
 from weft.web.responses.reads import ResponseReads
 from weft.web.responses.request import beyond_api
 from weft.web.responses.runs import Runs
@@ -14,9 +22,11 @@ _PATH = "/v1/responses"
 _ONE = "/v1/responses/{response_id}"
 
 
-def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
+def response_endpoints(runs: Runs, conversations: Conversations) -> tuple[Endpoint, ...]:
     """The endpoints of one server, which share its running and stored responses."""
-    creation, reads = Creation(runs), ResponseReads(runs)
+    creation, reads = Creation(runs, conversations), ResponseReads(runs)
+    lengths = Lengths(creation)
+    example = {"input": "Hello!"}
     stored = {"uses_model": False}
     return (
         model_endpoint(
@@ -27,6 +37,12 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             answer=ResponseObject,
             event=StreamEvent,
         )(creation.create),
+        model_endpoint(
+            f"POST {_PATH}/input_tokens", body=InputTokensBody, example=example, answer=InputTokens
+        )(lengths.input_tokens),
+        model_endpoint(
+            f"POST {_PATH}/compact", body=InputTokensBody, example=example, answer=CompactedResponse
+        )(lengths.compact),
         endpoint(f"GET {_ONE}", answer=ResponseObject, event=StreamEvent, **stored)(reads.retrieve),
         endpoint(f"DELETE {_ONE}", answer=DeletedResponse, **stored)(reads.delete),
         endpoint(f"POST {_ONE}/cancel", answer=ResponseObject, **stored)(reads.cancel),

@@ -1,32 +1,46 @@
 """POST /v1/responses: checks the request completely, then answers, streams, or starts a background task."""
 
 import dataclasses
+import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec import UnsetType
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import takes
-from weft.schema.response_object import McpListToolsItem
+from weft.schema.response_object import McpListToolsItem, ResponseObject
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall, naming
+from weft.web.items.conversation_store import Conversations, with_own_ids
+from weft.web.items.item_reader import new_id
+from weft.web.items.items import RequestInput, as_items, read_input, referred_ids
+from weft.web.items.recalled import Recalled
 from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.item_reader import Message, new_id
-from weft.web.responses.items import RequestInput, read_input
-from weft.web.responses.request import to_response, to_turn, unforced, wants_logprobs
-from weft.web.responses.runs import Run, Runs, encoded
+from weft.web.responses.request import (
+    conversation_id,
+    to_response,
+    to_turn,
+    unforced,
+    wants_logprobs,
+)
+from weft.web.responses.runs import Change, Prepare, Run, Runs, encoded
 from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
+from weft.web.responses.store import AcceptedRequest, StoredResponse
 from weft.web.responses.tool_loop import PreparedRequest
 from weft.web.responses.unsupported import check_body, check_store
+from weft.web.store.stored_object import StoredObject
 
+_SEED_BITS = 62
 # This API's names of parameters, by the names in chat and the engine.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
 
@@ -37,39 +51,67 @@ class PreviousResponseNotFound(BadRequest):
     api_code = "previous_response_not_found"
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A background response that another process began: its record, and its request."""
+
+    record: StoredObject
+    request: AcceptedRequest
+
+
 class Creation:
     """The handler of POST /v1/responses, with the objects that it shares with other handlers."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, conversations: Conversations) -> None:
         self._runs = runs
+        self._conversations = conversations
 
     async def create(self, call: ModelCall) -> Answer:
         """A response to an input: in one piece, streamed, or made in the background"""
         body: ResponsesBody = call.body
-        request = await self._check(call, body)
+        resumed = None if call.inside is None else call.inside.subject
+        if isinstance(resumed, Resumed):
+            return await self._resume(
+                call, msgspec.structs.replace(body, seed=resumed.request.seed), resumed
+            )
+        if body.background and self._runs.store.is_durable and _seed_of(body) is None:
+            # After a restart, the response begins again and samples the same tokens.
+            body = msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
+        recalled = await self._recall(call, body)
+        request = await self._check(call, body, recalled)
+        accepted = _accepted(call, body, request, recalled) if body.background else None
         prepare = partial(_with_turns, call, body)
         if body.background and request.toolbox is not None:
             # A background request returns at once: failures of tool servers are reported in its response.
             await request.toolbox.find()
-            return self._in_background(Run(call.served, request, self._log(body), prepare), body)
+            run = self.run_of(call, request, self._log(body), prepare)
+            return await self._in_background(run, accepted)
         try:
             request = await prepare(request)
         except ToolServerError as error:  # OpenAI's form of the error
             raise HttpError(424, str(error), parameter="tools") from error
         try:
-            return await self._answer(call, body, request)
+            return await self._answer(call, body, request, accepted)
         except BaseException:
             request.close()
             raise
 
     async def _answer(
-        self, call: ModelCall, body: ResponsesBody, request: PreparedRequest
+        self,
+        call: ModelCall,
+        body: ResponsesBody,
+        request: PreparedRequest,
+        accepted: AcceptedRequest | None,
     ) -> Answer:
         if body.background:
-            return self._in_background(Run(call.served, request, self._log(body)), body)
-        run = Run(call.served, request)
+            return await self._in_background(self.run_of(call, request, self._log(body)), accepted)
+        run = self.run_of(call, request)
         if body.stream:
             return Events(self._stream(run, body))
+        return await self.in_one_piece(run, body)
+
+    async def in_one_piece(self, run: Run, body: ResponsesBody) -> ResponseObject:
+        """Returns a response that the client waits for; raises the error that ended it."""
         with _own_words(body):
             async with aclosing(self._runs.in_foreground(run)) as events:
                 async for _ in events:
@@ -80,23 +122,59 @@ class Creation:
 
     async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
         """Checks a request; raises all its errors before anything has begun."""
-        return await _with_turns(call, body, await self._check(call, body))
+        recalled = await self._recall(call, body)
+        return await _with_turns(call, body, await self._check(call, body, recalled))
 
-    async def _check(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
-        """Checks everything that needs neither a model nor an answer of an MCP server."""
-        check_body(body)
-        if not call.served.stores_responses:
-            check_store(body)
+    async def _resume(self, call: ModelCall, body: ResponsesBody, resumed: Resumed) -> Answer:
+        """Begins a background response again, under the id that its caller knows."""
+        recalled = resumed.request.recalled
+        request = await self._check(call, body, recalled, listed=resumed.request.items)
+        response = msgspec.structs.replace(
+            request.response, id=resumed.record.id, created_at=int(resumed.record.created_at)
+        )
+        request = dataclasses.replace(request, response=response)
+        if request.toolbox is not None:
+            await request.toolbox.find()
+        prepare = partial(_with_turns, call, body)
+        run = self.run_of(call, request, self._log(body), prepare)
+        await self._runs.start_background(run, None)
+        return run.response
+
+    def run_of(
+        self,
+        call: ModelCall,
+        request: PreparedRequest,
+        log: EventLog | None = None,
+        prepare: Prepare | None = None,
+    ) -> Run:
+        """A run of a request that was checked."""
+        tenant = call.tenant_name
+        also = partial(_turn_of_conversation, self._conversations)
+        return Run(call.served, request, log, prepare, tenant=tenant, also=also)
+
+    async def _check(
+        self,
+        call: ModelCall,
+        body: ResponsesBody,
+        recalled: Recalled,
+        listed: bytes | None = None,
+    ) -> PreparedRequest:
+        """Checks everything that needs neither a model nor an answer of an MCP server. `listed` are the items of the
+        input if they have ids already.
+        """
+        if not self._stores(call):
             body = msgspec.structs.replace(body, store=False)
         if body.background:
             self._runs.check_room()
-        before, known_labels = self._before(body)
+        before = recalled.before
         conversation = await read_input(
             body.input,
             before=before,
-            find_item=self._runs.store.item_finder(),
+            find_item=recalled.items.get,
             takes_images=takes("image", call.served.client.model_config.media),
         )
+        if listed is not None:
+            conversation = dataclasses.replace(conversation, items=msgspec.json.decode(listed))
         if not (before or conversation.messages or conversation.approved):
             raise BadRequest("input", "input is empty; there has to be something to respond to")
         turn = to_turn(call, body, [*before, *conversation.messages])
@@ -118,32 +196,53 @@ class Creation:
             if wants_logprobs(body)
             else None,
             toolbox=to_toolbox(body, call.served.tool_servers, conversation),
-            known_labels=known_labels | conversation.listed_labels,
+            known_labels=recalled.known_labels | conversation.listed_labels,
         )
 
-    def _before(self, body: ResponsesBody) -> tuple[list[Message], frozenset[str]]:
+    def _stores(self, call: ModelCall) -> bool:
+        """False if a later request may reach another API server, which would not find the response."""
+        return call.served.stores_responses or self._runs.store.is_durable
+
+    async def _recall(self, call: ModelCall, body: ResponsesBody) -> Recalled:
+        """Returns the stored objects that a request continues."""
+        check_body(body)
+        if not self._stores(call):
+            check_store(body)
+        tenant = call.tenant_name
+        items = await self._runs.store.find_items(tenant, referred_ids(body.input))
+        if body.conversation is not None:
+            recalled = await self._conversations.recall(
+                tenant,
+                conversation_id(body),
+                takes_images=takes("image", call.served.client.model_config.media),
+            )
+        else:
+            recalled = await self._before(tenant, body)
+        return msgspec.structs.replace(recalled, items=items | recalled.items)
+
+    async def _before(self, tenant: str, body: ResponsesBody) -> Recalled:
         """Returns the conversation before this request's input, and the MCP servers whose tools were listed in it."""
         if body.previous_input_messages:
             try:
                 check_messages(body.previous_input_messages)
             except BadRequest as error:
                 raise BadRequest("previous_input_messages", f"previous_input_{error}") from error
-            return body.previous_input_messages, frozenset()
+            return Recalled(before=body.previous_input_messages)
         if body.previous_response_id is None:
-            return [], frozenset()
-        stored = self._runs.store.get(body.previous_response_id)
-        if stored is not None:
-            return stored.conversation(), stored.known_labels
+            return Recalled()
+        stored = await self._runs.store.get(tenant, body.previous_response_id)
+        if isinstance(stored, StoredResponse):
+            return Recalled(before=stored.conversation(), known_labels=stored.known_labels)
         shown = f"Previous response with id {body.previous_response_id[:64]!a}"
-        if self._runs.get(body.previous_response_id) is not None:
+        if stored is not None or self._runs.get(tenant, body.previous_response_id) is not None:
             raise BadRequest("previous_response_id", f"{shown} has not ended yet.")
         raise PreviousResponseNotFound("previous_response_id", f"{shown} not found.")
 
     def _log(self, body: ResponsesBody) -> EventLog | None:
         return EventLog(self._runs.limits.max_event_bytes) if body.stream else None
 
-    def _in_background(self, run: Run, body: ResponsesBody) -> Answer:
-        self._runs.start_background(run)
+    async def _in_background(self, run: Run, accepted: AcceptedRequest | None) -> Answer:
+        await self._runs.start_background(run, accepted)
         if run.log is not None:
             return Events(run.log.follow(-1))
         return run.response
@@ -154,6 +253,32 @@ class Creation:
                 async for event in events:
                     yield encoded(event)
         run.log_error()
+
+
+def _seed_of(body: ResponsesBody) -> int | None:
+    """The seed of a body; its field is declared with the other sampling parameters."""
+    seed: int | None = msgspec.structs.asdict(body)["seed"]
+    return seed
+
+
+def _accepted(
+    call: ModelCall, body: ResponsesBody, request: PreparedRequest, recalled: Recalled
+) -> AcceptedRequest:
+    return AcceptedRequest(
+        body=call.raw_body,
+        items=msgspec.json.encode(request.conversation.items),
+        seed=_seed_of(body),
+        recalled=recalled,
+    )
+
+
+def _turn_of_conversation(conversations: Conversations, run: Run) -> Sequence[Change]:
+    """Returns the change that adds the items of a complete response to its conversation."""
+    conversation = run.response.conversation
+    if isinstance(conversation, UnsetType):
+        return ()
+    items = [*with_own_ids(run.request.conversation.items), *as_items(run.response.output)]
+    return (conversations.added(run.tenant, conversation.id, items),)
 
 
 async def _with_turns(

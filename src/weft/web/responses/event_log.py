@@ -4,7 +4,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from weft.core.errors import BadRequest
+
+
+class LoggedEvents(msgspec.Struct, frozen=True):
+    """The events of a log that has ended: the number of the first one, and their bytes."""
+
+    first: int
+    events: list[bytes]
 
 
 class EventLog:
@@ -19,8 +28,22 @@ class EventLog:
         self._events: deque[bytes] = deque()
         self._first = 0  # number of the oldest event in the buffer
         self._is_ended = False
+        self._error: Exception | None = None
         self._is_changed = asyncio.Event()
         self.num_bytes = 0
+
+    @classmethod
+    def ended(cls, logged: LoggedEvents) -> "EventLog":
+        """Returns a log with these events that has ended."""
+        log = cls(0)
+        log._first, log._events = logged.first, deque(logged.events)
+        log._is_ended = True
+        return log
+
+    @property
+    def events(self) -> LoggedEvents:
+        """The events in the buffer."""
+        return LoggedEvents(self._first, list(self._events))
 
     def append(self, event: bytes) -> None:
         """Adds an encoded event, with the next number."""
@@ -31,9 +54,10 @@ class EventLog:
             self._first += 1
         self._wake()
 
-    def end(self) -> None:
-        """Ends the log: followers get no further events."""
+    def end(self, error: Exception | None = None) -> None:
+        """Ends the log: followers get no further events, or `error`."""
         self._is_ended = True
+        self._error = error
         self._wake()
 
     async def follow(self, after: int) -> AsyncGenerator[bytes, None]:
@@ -49,6 +73,8 @@ class EventLog:
                     )
                 yield self._events[number - self._first]
                 number += 1
+            if self._error is not None:
+                raise self._error
             if self._is_ended:
                 return
             await self._is_changed.wait()

@@ -41,9 +41,9 @@ from weft.schema.response_object import (
     ReasoningText,
 )
 from weft.web.inference.logprobs import LogprobWriter, of_pieces
+from weft.web.items.client_tools import Called, to_input
+from weft.web.items.item_reader import new_id
 from weft.web.mcp.values import CallResult
-from weft.web.responses.client_tools import Called, to_input
-from weft.web.responses.item_reader import new_id
 
 Numbers = Iterator[int]
 _FIRST_PART = {"content_index": 0}

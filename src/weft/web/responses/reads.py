@@ -1,23 +1,28 @@
 """Responses by their ids: read, follow, cancel, delete, and page through their inputs."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import NoReturn
 
+import msgspec
 from starlette.responses import Response
 
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unavailable
 from weft.schema.response_object import DeletedResponse, InputItemList
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.problem import HttpError
+from weft.web.inference.paging import is_newest_first, page_limit, whole_number
+from weft.web.items.item_reader import Item
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.item_reader import Item
 from weft.web.responses.runs import Run, Runs
 from weft.web.responses.store import StoredResponse
 from weft.web.responses.unsupported import check_include
+from weft.web.store.stored_object import StoredObject
 
 _MAX_PAGE = 100
 _PAGE = 20
-_MAX_DIGITS = 9
+CANCEL = "cancel"  # the signal to the process that makes a response
+_CANCEL_LOOKS, _CANCEL_LOOK_S = 50, 0.1
 
 
 class ResponseReads:
@@ -35,10 +40,10 @@ class ResponseReads:
         _check_includes(query)
         if _flag(query, "include_obfuscation"):
             raise BadRequest("include_obfuscation", "include_obfuscation must be absent or false")
-        found = self._find(call)
-        after = _number(query, "starting_after", default=-1)
+        found = await self._find(call)
+        after = whole_number(query, "starting_after", default=-1)
         if _flag(query, "stream"):
-            return Events(_log_of(found).follow(after))
+            return Events(_log_of(found, call).follow(after))
         if after >= 0:
             raise BadRequest("starting_after", "starting_after needs stream to be true")
         return _answer(found)
@@ -48,14 +53,27 @@ class ResponseReads:
 
         One that has ended stays as it is.
         """
-        found = self._find(call)
+        found = await self._find(call)
         if isinstance(found, Run):
             if found.task is None:
                 _refuse_cancel()
             await self._runs.cancel(found)
             return found.response
+        if isinstance(found, StoredObject):
+            return await self._cancel_elsewhere(call, found)
         if not found.is_background:
             _refuse_cancel()
+        return _answer(found)
+
+    async def _cancel_elsewhere(self, call: Call, record: StoredObject) -> Answer:
+        """Asks the process that makes a response to cancel it, and waits for a while."""
+        await self._runs.store.signal(record, CANCEL)
+        found: Run | StoredResponse | StoredObject = record
+        for _ in range(_CANCEL_LOOKS):
+            found = await self._find(call)
+            if not isinstance(found, StoredObject):
+                break
+            await asyncio.sleep(_CANCEL_LOOK_S)
         return _answer(found)
 
     async def delete(self, call: Call) -> Answer:
@@ -63,13 +81,12 @@ class ResponseReads:
 
         What still makes it in the background ends.
         """
-        found = self._find(call)
+        found = await self._find(call)
         if isinstance(found, Run):
             found.is_stored = False
             if found.task is not None:
                 await self._runs.cancel(found)
-        else:
-            self._runs.store.delete(found.id)
+        await self._runs.store.delete(call.tenant_name, found.id)
         return DeletedResponse(id=found.id)
 
     async def input_items(self, call: Call) -> Answer:
@@ -79,19 +96,24 @@ class ResponseReads:
         """
         query = call.query
         _check_includes(query)
-        limit = _number(query, "limit", default=_PAGE)
-        if not 1 <= limit <= _MAX_PAGE:
-            raise BadRequest("limit", f"limit must be 1 to {_MAX_PAGE}, got {limit}", limit)
-        order = query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise BadRequest("order", f'order must be "asc" or "desc", got {order[:40]!a}')
-        found = self._find(call)
-        items = found.request.conversation.items if isinstance(found, Run) else found.input_items()
-        return _page(items if order == "asc" else items[::-1], query.get("after"), limit)
+        limit = page_limit(query, default=_PAGE, most=_MAX_PAGE)
+        newest_first = is_newest_first(query)
+        items = self._input_items(await self._find(call))
+        return _page(items[::-1] if newest_first else items, query.get("after"), limit)
 
-    def _find(self, call: Call) -> Run | StoredResponse:
-        response_id = call.path_parameters["response_id"]
-        found = self._runs.get(response_id) or self._runs.store.get(response_id)
+    def _input_items(self, found: Run | StoredResponse | StoredObject) -> list[Item]:
+        if isinstance(found, Run):
+            return found.request.conversation.items
+        if isinstance(found, StoredResponse):
+            return found.input_items()
+        items: list[Item] = msgspec.json.decode(self._runs.store.to_accepted(found).items)
+        return items
+
+    async def _find(self, call: Call) -> Run | StoredResponse | StoredObject:
+        response_id, tenant = call.path_parameters["response_id"], call.tenant_name
+        found = self._runs.get(tenant, response_id) or await self._runs.store.get(
+            tenant, response_id
+        )
         if found is None:
             raise HttpError(
                 404,
@@ -102,13 +124,19 @@ class ResponseReads:
         return found
 
 
-def _answer(found: Run | StoredResponse) -> Answer:
+def _answer(found: Run | StoredResponse | StoredObject) -> Answer:
     if isinstance(found, Run):
         return found.response
-    return Response(found.response, media_type="application/json")
+    response = found.head if isinstance(found, StoredObject) else found.response
+    return Response(response, media_type="application/json")
 
 
-def _log_of(found: Run | StoredResponse) -> EventLog:
+def _log_of(found: Run | StoredResponse | StoredObject, call: Call) -> EventLog:
+    if isinstance(found, StoredObject):
+        raise Unavailable(
+            f"response {call.path_parameters['response_id'][:64]!a} is made by another API server, or begins again "
+            "after a restart; read it without stream, or try again later"
+        )
     if found.log is None:
         raise BadRequest(
             "stream", "only a response that was made with background and stream can be streamed"
@@ -148,12 +176,3 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     if value not in ("true", "false"):
         raise BadRequest(name, f"{name} must be true or false, got {value[:40]!a}")
     return value == "true"
-
-
-def _number(query: Mapping[str, str], name: str, *, default: int) -> int:
-    text = query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise BadRequest(name, f"{name} must be a whole number from 0, got {text[:40]!a}")
-    return int(text)

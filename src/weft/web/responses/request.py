@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.checks.structured import check_strict, validate_structured_outputs
 from weft.core.errors import BadRequest
 from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.schema.response_object import (
+    ConversationShown,
     CustomTool,
     FunctionTool,
     McpTool,
@@ -38,10 +40,10 @@ from weft.web.inference.fields import (
     template_kwargs,
     to_params,
 )
+from weft.web.items.client_tools import CLIENT_TYPES, PASSED_OVER, to_functions, to_shown
+from weft.web.items.item_reader import Message
+from weft.web.items.items import left_out_kinds
 from weft.web.mcp.toolbox import Toolbox
-from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER, to_functions, to_shown
-from weft.web.responses.item_reader import Message
-from weft.web.responses.items import left_out_kinds
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
 _MAX_TOP_LOGPROBS = 20
@@ -115,6 +117,9 @@ def to_response(
         created_at=created_at,
         status="queued" if body.background else "in_progress",
         background=bool(body.background),
+        conversation=(
+            UNSET if body.conversation is None else ConversationShown(id=conversation_id(body))
+        ),
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
@@ -137,6 +142,13 @@ def to_response(
         truncation=body.truncation or "disabled",
         user=body.user,
     )
+
+
+def conversation_id(body: ResponsesBody) -> str:
+    """The id of the conversation that a body names."""
+    named = body.conversation
+    assert named is not None
+    return named if isinstance(named, str) else named.id
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:

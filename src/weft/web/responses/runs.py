@@ -2,30 +2,48 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing
+from typing import TypeAlias
 
-from weft.core.errors import Overloaded, WeftError
+from msgspec import UNSET
+
+from weft.core.aio.pauses import Pauses
+from weft.core.errors import Overloaded, Unavailable, WeftError
 from weft.schema.response_events import StreamEvent
-from weft.schema.response_object import ResponseObject
+from weft.schema.response_object import ResponseFailure, ResponseObject
 from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
+from weft.web.responses.store import (
+    AcceptedRequest,
+    ResponseLimits,
+    ResponseStore,
+    to_stored,
+    without_output,
+)
 from weft.web.responses.tool_loop import PreparedRequest, ToolLoop
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
+from weft.web.store.stored_object import StoreFailed, StoreFull
+from weft.web.store.tables import Tables
 
 log = logging.getLogger("weft.web")
 
 _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
+_RETRY_S = (0.5, 30.0)  # first and longest pause before a background response is stored again
+
+Prepare: TypeAlias = Callable[[PreparedRequest], Awaitable[PreparedRequest]]
+Change: TypeAlias = Callable[[Tables], object]
+"""A change of the store, made in one transaction with others."""
 
 
 class Run:
     """A response from its beginning to its end.
 
     `error` is the failure of a response that had begun. `prepare` does the rest of the work on the request, which may
-    take long.
+    take long. `tenant` is the tenant of its caller. `also` returns changes of the store that are made when the response
+    is complete: a conversation's new items.
     """
 
     def __init__(
@@ -33,13 +51,20 @@ class Run:
         served: Served,
         request: PreparedRequest,
         events: EventLog | None = None,
-        prepare: Callable[[PreparedRequest], Awaitable[PreparedRequest]] | None = None,
+        prepare: Prepare | None = None,
+        *,
+        tenant: str = "",
+        also: Callable[["Run"], Sequence[Change]] = lambda _: (),
     ) -> None:
         self.request = request
+        self.tenant = tenant
+        self._also = also
         self._prepare = prepare
         self.log = events
         self.error: Exception | None = None
         self.is_stored = request.response.store
+        self.is_saved = False  # True once nothing is left to store
+        self.is_cut = False  # True if the end of the server ended it
         self.task: asyncio.Task[None] | None = None
         self._served = served
         self._writer = ResponseWriter(
@@ -60,6 +85,11 @@ class Run:
     def response(self) -> ResponseObject:
         """The response in its present state."""
         return self._writer.response
+
+    @property
+    def is_over(self) -> bool:
+        """True once the response has its last state."""
+        return self.response.status in _TERMINAL
 
     @property
     def is_worth_storing(self) -> bool:
@@ -100,13 +130,30 @@ class Run:
 
     def cancelled(self) -> list[StreamEvent]:
         """The final events of a response that was ended early."""
-        if self.response.status in _TERMINAL:
-            return []
-        return list(self._writer.cancel())
+        return [] if self.is_over else list(self._writer.cancel())
+
+    def changes(self, store: ResponseStore) -> list[Change]:
+        """Returns what has to be stored at the end."""
+        request = self.request
+        changes: list[Change] = []
+        if self.is_worth_storing:
+            stored = to_stored(
+                self.response,
+                conversation=request.conversation,
+                before=request.before,
+                known_labels=request.known_labels,
+                own_item_ids=request.own_item_ids,
+                log=self.log,
+            )
+            changes.append(store.ended(self.tenant, stored))
+        if self.response.status in ("completed", "incomplete"):
+            changes += self._also(self)
+        return changes
 
     def cut(self, reason: BaseException) -> None:
         """Ends a background response early, by its task."""
         del reason
+        self.is_cut = True
         if self.task is not None:
             self.task.cancel()
 
@@ -114,28 +161,34 @@ class Run:
 class Runs:
     """All running responses of a server, and its stored ones.
 
-    The server's state counts background runs as open work: a drain waits for these runs, and a stop ends them.
+    The server's state counts background runs as open work: a drain waits for these runs, and a stop ends them. A
+    durable store keeps the requests of those that a stop ends, for the next process.
     """
 
     def __init__(self, state: ServerState, limits: ResponseLimits) -> None:
         self.limits = limits
-        self.store = ResponseStore(limits)
+        self.store = ResponseStore(state.store)
         self._state = state
         self._runs: dict[str, Run] = {}
         self._num_background = 0
 
-    def get(self, response_id: str) -> Run | None:
-        """The running response with this id; None if it is unknown or has ended."""
+    def get(self, tenant: str, response_id: str) -> Run | None:
+        """The tenant's running response with this id; None if it is unknown or has ended."""
         run = self._runs.get(response_id)
-        return run if run is not None and run.is_stored else None
+        return run if run is not None and run.is_stored and run.tenant == tenant else None
 
     def open(self) -> tuple[Run, ...]:
         """Returns the running responses."""
         return tuple(self._runs.values())
 
+    @property
+    def num_free(self) -> int:
+        """The number of background responses that may begin now."""
+        return self.limits.max_background - self._num_background
+
     def check_room(self) -> None:
         """Raises `Overloaded` if the maximum number of background responses are running."""
-        if self._num_background >= self.limits.max_background:
+        if self.num_free <= 0:
             raise Overloaded(
                 f"{self._num_background} responses are being made in the background; wait for one"
             )
@@ -146,13 +199,19 @@ class Runs:
         try:
             async with aclosing(run.events()) as events:
                 async for event in events:
+                    if run.is_over:
+                        await self._save(run)
                     yield event
         finally:
             self._end(run)
 
-    def start_background(self, run: Run) -> None:
-        """Starts a run that continues without a listening client."""
+    async def start_background(self, run: Run, request: AcceptedRequest | None) -> None:
+        """Starts a run that continues without a listening client. Its request is stored first; None if it is already
+        stored.
+        """
         self.check_room()
+        if request is not None:
+            await self.store.accept(run.tenant, run.response, request)
         self._runs[run.id] = run
         self._num_background += 1
         # Appended before the task runs, since the task may be cancelled before.
@@ -170,16 +229,60 @@ class Runs:
         await asyncio.wait({run.task})
 
     async def _work(self, run: Run) -> None:
+        is_shown = False
         async with aclosing(run.events()) as events:
             async for event in events:
                 _append(run, [event])
+                if not is_shown and run.response.status == "in_progress":
+                    is_shown = True
+                    self.store.show(run.tenant, run.response)
         run.log_error()
+        await self._save_in_background(run)
+
+    async def _save(self, run: Run) -> None:
+        """Stores a response before its client learns that it is complete. The client gets its answer even if it cannot
+        be stored, unless it belongs to a conversation, which would then lack a turn.
+        """
+        try:
+            await self.store.run(run.changes(self.store))
+        except (StoreFailed, StoreFull) as error:
+            if run.response.conversation is not UNSET:
+                raise
+            log.error("response %s is not stored: %s", run.id, error)
+        run.is_saved = True
+
+    async def _save_in_background(self, run: Run) -> None:
+        """Stores a response that clients fetch later; tries until the store can be written."""
+        pauses = Pauses(*_RETRY_S)
+        changes = run.changes(self.store)
+        while changes:
+            try:
+                await self.store.run(changes)
+                break
+            except StoreFull as error:
+                log.error("response %s is not stored: %s", run.id, error)
+                failure = ResponseFailure(code="server_error", message=str(error))
+                stored = without_output(run.response, "failed", failure)
+                changes = [self.store.ended(run.tenant, stored)]
+            except StoreFailed:
+                await asyncio.sleep(pauses.next_s())
+        run.is_saved = True
 
     def _end_background(self, run: Run, held: ExitStack) -> None:
         """Handles the end of the task, even if the task was cancelled before it ran."""
         self._num_background -= 1
         with held:
-            self._end(run)
+            if run.is_cut and self.store.is_durable and not run.is_saved:
+                self._leave(run)
+            else:
+                self._end(run)
+
+    def _leave(self, run: Run) -> None:
+        """Leaves a background response to the process that takes over the store."""
+        self._runs.pop(run.id)
+        run.request.close()
+        if run.log is not None:
+            run.log.end(Unavailable("the server is shutting down; the response continues later"))
 
     def _end(self, run: Run) -> None:
         self._runs.pop(run.id)
@@ -187,17 +290,8 @@ class Runs:
         _append(run, run.cancelled())
         if run.log is not None:
             run.log.end()
-        if run.is_worth_storing:
-            self.store.put(
-                to_stored(
-                    run.response,
-                    conversation=run.request.conversation,
-                    before=run.request.before,
-                    known_labels=run.request.known_labels,
-                    own_item_ids=run.request.own_item_ids,
-                    log=run.log,
-                )
-            )
+        if not run.is_saved:
+            self.store.post(run.changes(self.store))
 
 
 def _append(run: Run, events: Iterable[StreamEvent]) -> None:

@@ -12,10 +12,10 @@ from weft.schema.responses import (
     ResponsesTool,
 )
 from weft.text.content import Place
+from weft.web.items.item_reader import new_id
+from weft.web.items.items import RequestInput
 from weft.web.mcp.servers import ToolServers
 from weft.web.mcp.toolbox import Toolbox, WantedServer
-from weft.web.responses.item_reader import new_id
-from weft.web.responses.items import RequestInput
 
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")

@@ -16,10 +16,10 @@ from weft.schema.response_object import McpListToolsItem, ResponseObject
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
 from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
 from weft.web.inference.logprobs import LogprobWriter
+from weft.web.items.item_reader import Message
+from weft.web.items.items import RequestInput, as_items, to_messages
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult, failed
-from weft.web.responses.item_reader import Message
-from weft.web.responses.items import RequestInput, as_items, to_messages
 from weft.web.responses.open_items import OpenServerCall, ScoredToken, scored
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served

@@ -8,7 +8,7 @@ from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
 from weft.text.content import Place
 from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
-from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER
+from weft.web.items.client_tools import CLIENT_TYPES, PASSED_OVER
 
 # Accepted with any value, and not returned in the response.
 LABELS: Mapping[str, str] = {"client_metadata": "information of Codex about its session"}
@@ -16,7 +16,6 @@ LABELS: Mapping[str, str] = {"client_metadata": "information of Codex about its 
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "access programs are not supported"),
     "context_management": (([],), "contexts are not compacted"),
-    "conversation": ((), "conversations are not stored; chain responses by previous_response_id"),
     "enable_response_messages": ((False,), "prompts are not repeated in answers"),
     "image": (({},), "this server takes text only"),
     "max_tokens": ((), "use max_output_tokens"),
@@ -93,7 +92,7 @@ def check_body(body: ResponsesBody) -> None:
             "truncation", f"truncation must be auto or disabled, got {body.truncation[:40]!a}"
         )
     _check_reasoning(body.reasoning or ReasoningFields())
-    _check_metadata(body.metadata or {})
+    check_metadata(body.metadata or {})
     if body.max_tool_calls is not None and body.max_tool_calls < 1:
         raise BadRequest(
             "max_tool_calls", f"max_tool_calls must be at least 1, got {body.max_tool_calls}"
@@ -111,6 +110,9 @@ def check_body(body: ResponsesBody) -> None:
                 )
     if body.background and body.store is False:
         raise BadRequest("background", "background needs store: its response is fetched later")
+    _check_background_options(body)
+    if body.conversation is not None:
+        _check_conversation(body)
     if body.previous_response_id is not None and body.previous_input_messages:
         raise BadRequest(
             "previous_input_messages",
@@ -118,7 +120,36 @@ def check_body(body: ResponsesBody) -> None:
         )
 
 
-_NEEDS_STORE = ("background", "previous_response_id", "store")
+def _check_conversation(body: ResponsesBody) -> None:
+    for name in ("previous_response_id", "previous_input_messages"):
+        if getattr(body, name):
+            raise BadRequest(
+                "conversation",
+                f"conversation and {name} exclude each other: each holds the earlier conversation",
+            )
+
+
+def _check_background_options(body: ResponsesBody) -> None:
+    options = body.background_options
+    if options is None:
+        return
+    if not body.background:
+        raise BadRequest("background_options", "background_options needs background to be true")
+    if options.completion_window not in (None, "soonest"):
+        raise BadRequest(
+            "background_options.completion_window",
+            'background_options.completion_window must be "soonest": responses begin as soon as there is room; '
+            f"/v1/batches runs behind other requests; got {options.completion_window[:40]!a}",
+        )
+    label = options.continuation_id
+    if label is not None and len(label) > MAX_METADATA_CHARS:
+        raise BadRequest(
+            "background_options.continuation_id",
+            f"background_options.continuation_id takes at most {MAX_METADATA_CHARS} characters",
+        )
+
+
+_NEEDS_STORE = ("background", "conversation", "previous_response_id", "store")
 
 
 def check_store(body: ResponsesBody) -> None:
@@ -127,8 +158,8 @@ def check_store(body: ResponsesBody) -> None:
         if getattr(body, name) not in (None, False):
             raise BadRequest(
                 name,
-                f"{name} is not offered by a server with --api-server-count above 1: its API servers do not "
-                "share responses; give the conversation in input",
+                f"{name} needs --store-file at a server with --api-server-count above 1: without it, its API servers "
+                "share no responses; give the conversation in input",
             )
 
 
@@ -173,7 +204,8 @@ def _check_reasoning(reasoning: ReasoningFields) -> None:
     refuse_unsupported(reasoning, _REASONING, at="reasoning")
 
 
-def _check_metadata(metadata: Mapping[str, str]) -> None:
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Refuses metadata beyond the API's limits."""
     if len(metadata) > MAX_METADATA:
         raise BadRequest(
             "metadata", f"metadata takes at most {MAX_METADATA} pairs, got {len(metadata)}"

@@ -33,10 +33,10 @@ from weft.schema.response_object import (
 )
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
+from weft.web.items.client_tools import Called, called_by_name
+from weft.web.items.item_reader import ApprovedCall, new_id
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
-from weft.web.responses.client_tools import Called, called_by_name
-from weft.web.responses.item_reader import ApprovedCall, new_id
 from weft.web.responses.open_items import (
     OpenApproval,
     OpenCall,

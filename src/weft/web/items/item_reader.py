@@ -4,12 +4,14 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 
 from weft.schema.response_object import McpApprovalRequestItem
 from weft.schema.responses import (
+    CompactionInput,
     CustomCallInput,
     FunctionCallInput,
     FunctionOutputInput,
@@ -32,7 +34,8 @@ from weft.text.content import (
     read_parts,
     to_wire,
 )
-from weft.web.responses.client_tools import flat_name, is_passed_over, to_arguments
+from weft.web.items.client_tools import flat_name, is_passed_over, to_arguments
+from weft.web.items.summary import opened
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -48,6 +51,7 @@ _Owned: TypeAlias = (
     | McpCallInput
     | McpApprovalRequestItem
     | McpApprovalResponseInput
+    | CompactionInput
 )
 _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
     structs={
@@ -63,6 +67,7 @@ _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
         "mcp_call": McpCallInput,
         "mcp_approval_request": McpApprovalRequestItem,
         "mcp_approval_response": McpApprovalResponseInput,
+        "compaction": CompactionInput,
         "item_reference": ItemReferenceInput,
     },
     if_unknown="{part}: items of type {type!a} are not taken; there are {types}",
@@ -106,6 +111,24 @@ _LISTED = {
     for kind, struct in _ITEMS.structs.items()
 }
 _REASONING, _SUMMARY = _only("reasoning_text"), _only("summary_text")
+# Beginnings of the ids of items, by type.
+_PREFIXES = MappingProxyType(
+    {
+        "message": "msg",
+        "reasoning": "rs",
+        "function_call": "fc",
+        "function_call_output": "fco",
+        "custom_tool_call": "ctc",
+        "custom_tool_call_output": "fco",
+        "local_shell_call": "lsh",
+        "local_shell_call_output": "fco",
+        "mcp_list_tools": "mcpl",
+        "mcp_call": "mcp",
+        "mcp_approval_request": "mcpr",
+        "mcp_approval_response": "mcpa",
+        "compaction": "cmp",
+    }
+)
 # Limit of stored items that a request refers to: references are short, and their items may be long. No template
 # accepts more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
@@ -114,6 +137,11 @@ _MAX_REFERRED_BYTES = 16 * 1024 * 1024
 def new_id(prefix: str) -> str:
     """A random id that cannot be guessed: knowing it gives access."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def with_own_id(item: Item) -> Item:
+    """The item with a new id of its type."""
+    return {**item, "id": new_id(_PREFIXES.get(item["type"], "item"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +156,9 @@ class ApprovedCall:
 
 
 class ItemReader:
-    """Reads items one by one. Reasoning, text and calls of one model turn become one message."""
+    """Reads items one by one. Reasoning, text and calls of one model turn become one message. Items that `is_part` of a
+    conversation may answer calls and requests that are in its other items.
+    """
 
     def __init__(
         self,
@@ -136,7 +166,9 @@ class ItemReader:
         find_item: Callable[[str], Item | None],
         *,
         takes_images: bool = False,
+        is_part: bool = False,
     ) -> None:
+        self._is_part = is_part
         self._types: PartTypes[Any] = _SEEN if takes_images else _PARTS
         self.items: list[Item] = []
         self.messages: list[Message] = []
@@ -168,6 +200,9 @@ class ItemReader:
                 self._add_output(output, str(item["type"]), place)
             case ItemReferenceInput() as reference:
                 self._add_reference(reference, place)
+            case CompactionInput() as compaction:
+                self._list("compaction", compaction, encrypted_content=compaction.encrypted_content)
+                self.messages.append({"role": "assistant", "content": opened(compaction, place)})
             case owned:
                 self._add_of_server(owned, place)
 
@@ -179,16 +214,16 @@ class ItemReader:
         match item:
             case McpListToolsInput() as listing:
                 self.listed_labels.add(listing.server_label)
-                self._list("mcp_list_tools", "mcpl", listing)
+                self._list("mcp_list_tools", listing)
             case McpCallInput() as made:
-                self._list("mcp_call", "mcp", made)
+                self._list("mcp_call", made)
                 text = made.output if made.error is None else _error_text(made.error)
                 self._add_made(made.id or new_id("call"), made, text or "")
             case McpApprovalRequestItem() as request:
                 self._request_by_id[request.id] = request
-                self._list("mcp_approval_request", "mcpr", request)
+                self._list("mcp_approval_request", request)
             case McpApprovalResponseInput() as response:
-                self._list("mcp_approval_response", "mcpa", response)
+                self._list("mcp_approval_response", response)
                 self._add_approval(response, place)
 
     def _add_message(self, item: MessageInput, place: Place) -> None:
@@ -197,7 +232,7 @@ class ItemReader:
         parts = self._parts(item.content, place.field("content"))
         is_answer = item.role == "assistant"
         listed = [_listed(part, "output_text" if is_answer else "input_text") for part in parts]
-        self._list("message", "msg", item, content=listed)
+        self._list("message", item, content=listed)
         content = _content(item.content, parts)
         last = self._open_message()
         if is_answer and last is not None and not {"content", "tool_calls"} & last.keys():
@@ -208,7 +243,7 @@ class ItemReader:
     def _add_reasoning(self, item: ReasoningInput, place: Place) -> None:
         content = _texts(item.content or (), _REASONING, place.field("content"))
         summary = _texts(item.summary, _SUMMARY, place.field("summary"))
-        self._list("reasoning", "rs", item, content=item.content or [])
+        self._list("reasoning", item, content=item.content or [])
         reasoning = "\n".join(content or summary)
         last = self._open_message()
         if not reasoning:
@@ -220,29 +255,29 @@ class ItemReader:
 
     def _add_call(self, item: FunctionCallInput | CustomCallInput | ShellCallInput) -> None:
         if isinstance(item, ShellCallInput):
-            self._list("local_shell_call", "lsh", item)
+            self._list("local_shell_call", item)
             self._name_by_call_id[item.call_id] = name = "local_shell"
             arguments = json.dumps(item.action, ensure_ascii=False)
         else:
             named = {} if item.namespace is None else {"namespace": item.namespace}
             if isinstance(item, CustomCallInput):
-                self._list("custom_tool_call", "ctc", item, **named)
+                self._list("custom_tool_call", item, **named)
                 arguments = to_arguments(item.input)
             else:
-                self._list("function_call", "fc", item, **named)
+                self._list("function_call", item, **named)
                 arguments = item.arguments
             self._name_by_call_id[item.call_id] = name = flat_name(item.name, item.namespace)
         self._say_call(item.call_id, {"name": name, "arguments": arguments})
 
     def _add_output(self, item: FunctionOutputInput, kind: str, place: Place) -> None:
-        name = self._name_by_call_id.get(item.call_id)
+        name = self._name_by_call_id.get(item.call_id, "" if self._is_part else None)
         if name is None:
             raise place.error(f": no call has the call_id {item.call_id[:64]!a} that this answers")
         parts = self._parts(item.output, place.field("output"))
         output = item.output
         if not isinstance(output, str):
             output = [_listed(part, "input_text") for part in parts]
-        self._list(kind, "fco", item, output=output)
+        self._list(kind, item, output=output)
         # Some templates show the tool's name with its output.
         self.messages.append(
             {
@@ -276,6 +311,8 @@ class ItemReader:
     def _add_approval(self, item: McpApprovalResponseInput, place: Place) -> None:
         """Adds an approved call, to be made; or tells the model that a call was not allowed."""
         request_id = item.approval_request_id
+        if self._is_part:
+            return
         request = self._request_by_id.get(request_id)
         if request is None:
             found = self._find_item(request_id)
@@ -306,10 +343,10 @@ class ItemReader:
         call = {"id": call_id, "type": "function", "function": function}
         last.setdefault("tool_calls", []).append(call)
 
-    def _list(self, kind: str, prefix: str, item: _Owned, **changed: Any) -> None:
+    def _list(self, kind: str, item: _Owned, **changed: Any) -> None:
         """Adds the item to the list: with an id, and if its type has one, a status."""
         fields = {name: getattr(item, name) for name in _LISTED[kind]}
-        listed = {"id": item.id or new_id(prefix), "type": kind, **fields, **changed}
+        listed = {"id": item.id or new_id(_PREFIXES[kind]), "type": kind, **fields, **changed}
         if "status" in listed:
             listed["status"] = listed["status"] or "completed"
         self.items.append(listed)

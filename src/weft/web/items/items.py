@@ -9,8 +9,8 @@ import msgspec
 
 from weft.schema.response_object import OutputItem, OutputMessage
 from weft.text.content import Place
-from weft.web.responses.client_tools import is_passed_over
-from weft.web.responses.item_reader import ApprovedCall, Item, ItemReader, Message
+from weft.web.items.client_tools import is_passed_over
+from weft.web.items.item_reader import ApprovedCall, Item, ItemReader, Message
 
 # Items converted in one turn of the event loop: 2 ms.
 _AT_ONCE = 1000
@@ -35,15 +35,19 @@ async def read_input(
     before: Sequence[Mapping[str, Any]] = (),
     find_item: Callable[[str], Item | None],
     takes_images: bool = False,
+    is_part: bool = False,
+    name: str = "input",
 ) -> RequestInput:
-    """The input of a request. `before` are the messages that came earlier, for calls that are answered.
+    """The input of a request, in its field `name`. `before` are the messages that came earlier, for calls that are
+    answered.
 
-    `find_item` looks up an item that is only referred to. Pictures are refused unless it `takes_images`.
+    `find_item` looks up an item that is only referred to. Pictures are refused unless it `takes_images`. Items that
+    `is_part` of a conversation may answer calls and requests in its other items.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    reader = ItemReader(before, find_item, takes_images=takes_images)
-    place = Place("input", "input")
+    reader = ItemReader(before, find_item, takes_images=takes_images, is_part=is_part)
+    place = Place(name, name)
     for position, item in enumerate(given):
         if position % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
@@ -88,3 +92,32 @@ def to_messages(output: Iterable[Item]) -> list[Message]:
     for position, item in enumerate(output):
         reader.add(item, place[position])
     return reader.messages
+
+
+async def before_of(
+    items: Iterable[Item], *, takes_images: bool
+) -> tuple[list[Message], frozenset[str]]:
+    """The messages of a stored conversation's items, and the MCP servers whose tools it lists. Approvals are left out:
+    the calls that they allowed follow them.
+    """
+    known = list(items)
+    by_id = {item["id"]: item for item in known}
+    reader = ItemReader((), by_id.get, takes_images=takes_images)
+    place = Place("conversation", "conversation")
+    for position, item in enumerate(known):
+        if position % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        is_allowed = item["type"] == "mcp_approval_response" and item.get("approve")
+        if not is_allowed:
+            reader.add(item, place[position])
+    return reader.messages, frozenset(reader.listed_labels)
+
+
+def referred_ids(given: str | Sequence[Item]) -> set[str]:
+    """The ids of stored items that an input refers to."""
+    if isinstance(given, str):
+        return set()
+    fields = ("id", "approval_request_id")
+    kinds = (None, "item_reference", "mcp_approval_response")
+    found = (item.get(name) for item in given if item.get("type") in kinds for name in fields)
+    return {one for one in found if isinstance(one, str)}

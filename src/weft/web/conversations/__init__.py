@@ -1,0 +1,1 @@
+"""/v1/conversations: items that responses continue, by the id of their conversation."""

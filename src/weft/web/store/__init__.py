@@ -1,0 +1,1 @@
+"""Storage of responses, conversations, files and batches: in memory, or in one SQLite file that outlives restarts."""
