@@ -167,7 +167,8 @@ def test_servers_start_as_documented_and_answer(document: str, tmp_path: Path):
             servers[-1][1].append(command)
     with tool_serving() as (tools, _):
         for line, requests in servers:
-            changed = {**SERVED, "/tmp/traces": str(tmp_path), "http://localhost:8888/mcp": tools}
+            written = {"/tmp/traces": str(tmp_path), "weft.db": str(tmp_path / "weft.db")}
+            changed = {**SERVED, **written, "http://localhost:8888/mcp": tools}
             argv = shlex.split(replaced(line, changed))[2:]
             with running(*without_ports(argv), "--num-threads", "4") as server:
                 for request in requests:

@@ -40,6 +40,14 @@ BASES = MappingProxyType(
         "/generative_scoring": {"query": "a", "items": ["b"], "label_token_ids": [65]},
         "/v1/responses/input_tokens": {"input": "a"},
         "/v1/responses/compact": {"input": "a"},
+        "/v1/batches": {
+            "input_file_id": "file-a",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        },
+        "/v1/messages/batches": {
+            "requests": [{"custom_id": "a", "params": {"model": "m", **_CHAT}}]
+        },
         "/v1/conversations": {"items": [_MESSAGE]},
         "/v1/conversations/{conversation_id}": {"metadata": {"a": "b"}},
         "/v1/conversations/{conversation_id}/items": {"items": [_MESSAGE]},

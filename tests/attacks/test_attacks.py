@@ -58,7 +58,7 @@ def run(argv: tuple[str, ...], chosen) -> list[str]:
 
 def one_for_each_path() -> list[Attack]:
     """In the field that a body is about or in one that there is not, another kind for each endpoint."""
-    kinds = iter(KINDS)
+    kinds = cycle(KINDS)
     names = cycle((None, "an_unknown_field"))
     return [
         Attack(path, next(names) or next(iter(base)), next(kinds)) for path, base in BASES.items()

@@ -142,10 +142,11 @@ def is_compact(text: str) -> bool:
 
 @asynccontextmanager
 async def listening(
-    served: Served, store: StoreOptions | None = None, **options
+    served: Served, store: StoreOptions | Store | None = None, **options
 ) -> AsyncIterator[tuple[HttpServer, int]]:
     """A server of everything, and its port, which is of the system's choice."""
-    state = ServerState(CollectorRegistry(), time.monotonic(), store=Store(store))
+    made = store if isinstance(store, Store) else Store(store)
+    state = ServerState(CollectorRegistry(), time.monotonic(), store=made)
     server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))

@@ -8,7 +8,7 @@ import msgspec
 
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.errors import NotFound
-from weft.core.tenants import Tenant
+from weft.core.tenants import BEHIND_ALL, Tenant
 from weft.core.values.media import Owner
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
@@ -96,9 +96,10 @@ class TenantClient:
         if lora is not None and not tenant.may_use(lora.lora_name):
             raise NotFound(f"The model {lora.lora_name[:64]!a} does not exist", "model")
         priority = tenant.rules.priority
+        is_own = priority is None or options.priority == BEHIND_ALL
         return msgspec.structs.replace(
             options,
-            priority=options.priority if priority is None else priority,
+            priority=options.priority if is_own else priority,
             media_owner=Owner(tenant=tenant.rules.name, is_apart=self._salts),
         )
 

@@ -14,6 +14,9 @@ from weft.core.errors import ConfigError, NotFound, RateLimited
 
 FLAG: Final = "--api-key-file"
 _MAX_FILE_BYTES: Final = 1 << 20
+BEHIND_ALL: Final = (
+    2**31 - 1
+)  # the priority of requests that run behind all others, those of their tenant too
 _OF_KEY: Final = "key-"  # begins the name of a tenant that is a key of --api-key
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _PerMinute = Annotated[int, msgspec.Meta(ge=1, le=10**12)]

@@ -279,19 +279,17 @@ class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
 
 
-class CompactionItem(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
     """A summary of a conversation, for the input of later requests. `encrypted_content` is for this server only."""
 
     id: str
-    type: str = "compaction"
     encrypted_content: str
 
 
-class CompactedMessage(msgspec.Struct, frozen=True, kw_only=True):
+class CompactedMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     """A message of the user that a compaction keeps."""
 
     id: str
-    type: str = "message"
     role: str = "user"
     status: str = "completed"
     content: list[dict[str, Any]]

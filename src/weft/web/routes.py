@@ -8,6 +8,10 @@ from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
 from weft.web.anthropic import ENDPOINTS as ANTHROPIC
+from weft.web.batches.batch_runner import BatchRunner
+from weft.web.batches.message_batches import message_batch_endpoints
+from weft.web.batches.openai_batches import batch_endpoints
+from weft.web.batches.stored_files import file_endpoints
 from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
 from weft.web.http.endpoint import Endpoint
@@ -33,17 +37,20 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
 def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     """The endpoints of all APIs."""
     runs = Runs(state, ResponseLimits())
-    state.chores.append(Takeover(runs).run)
-    conversations = Conversations(state.store)
+    runner = BatchRunner(state)
+    state.chores += (Takeover(runs).run, runner.run)
+    store = state.store
+    conversations = Conversations(store)
     openai = (
         *OPENAI,
         *response_endpoints(runs, conversations),
-        *conversation_endpoints(state.store, conversations),
+        *conversation_endpoints(store, conversations),
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
     return (
         *group("OpenAI", (*models.ENDPOINTS, *openai)),
-        *group("Anthropic", ANTHROPIC),
+        *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),
+        *group("Anthropic", (*ANTHROPIC, *message_batch_endpoints(store, runner))),
         *group("Ollama", OLLAMA),
         *group("Decisions", DECISIONS),
         *group("Embeddings and scores", POOLING),

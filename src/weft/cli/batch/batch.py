@@ -15,12 +15,7 @@ import httpx2
 import msgspec
 
 from weft.cli.arguments.settings import wrong_key
-from weft.cli.batch.file import (
-    AnswerFile,
-    BatchRequest,
-    BatchResponse,
-    read_requests,
-)
+from weft.cli.batch.file import AnswerFile, read_requests
 from weft.cli.chat.connect import handle_interrupts
 from weft.cli.commands import EXIT_FAILED
 from weft.cli.options import BatchOptions, LoadOptions, ServeOptions
@@ -35,6 +30,7 @@ from weft.core.observe.log import configure_logging
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.terminal import say
 from weft.core.values.declare import refuse_unused
+from weft.web.batches.batch_lines import TRANSIENT, BatchRequest, BatchResponse
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Access
 from weft.web.http.options import HttpOptions
@@ -44,8 +40,6 @@ _PROGRESS_S = 5.0
 _CONNECT_TIMEOUT_S = 10.0
 _PAUSES_S = (0.5, 30.0)  # first and longest pause before a retry
 _LONGEST_WAIT_S = 600.0  # upper limit of a pause that a server requests
-# Statuses after which the same request is retried; any other status is the answer.
-_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class _Usage(msgspec.Struct):
@@ -204,7 +198,7 @@ class _Work:
         for left in reversed(range(self._max_tries)):
             answer = await self._send(request)
             self._target.check(0 if answer is None else answer.status_code)
-            if answer is not None and answer.status_code not in _TRANSIENT:
+            if answer is not None and answer.status_code not in TRANSIENT:
                 return _to_response(answer)
             if left:
                 await asyncio.sleep(max(pauses.next_s(), wanted_pause_s(answer)))

@@ -13,47 +13,16 @@ from typing import IO
 import msgspec
 
 from weft.core.errors import ConfigError
+from weft.web.batches.batch_lines import (
+    MAX_LINE_BYTES,
+    BatchAnswer,
+    BatchRequest,
+    BatchResponse,
+    check_length,
+    read_request,
+)
 
-# The limit of a body (docs/decisions/0013), plus the fields around it.
-_MAX_LINE_BYTES = 13 * 2**20
-_MAX_ID_CHARS = 512
-
-
-class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the input file. `body` is the JSON body of the request to `url`, such as `/v1/chat/completions`."""
-
-    custom_id: str
-    url: str
-    body: msgspec.Raw
-    method: str = "POST"
-
-
-class BatchResponse(msgspec.Struct, frozen=True):
-    """The response of a server to a request. `body` is its JSON body."""
-
-    status_code: int
-    request_id: str
-    body: msgspec.Raw
-
-
-class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the output file. `error` is always None: OpenAI's format has it for batches that expire, and this
-    command has none.
-    """
-
-    id: str
-    custom_id: str
-    response: BatchResponse
-    error: None = None
-
-
-class _Body(msgspec.Struct):
-    stream: bool | None = None
-
-
-_requests = msgspec.json.Decoder(BatchRequest)
 _answers = msgspec.json.Decoder(BatchAnswer)
-_bodies = msgspec.json.Decoder(_Body)
 _json = msgspec.json.Encoder()
 
 
@@ -67,7 +36,7 @@ def read_requests(
     with _opened(path, "rb") as file:
         for number, line in _lines(file):
             try:
-                request = _to_request(line, seen)
+                request = read_request(line, seen)
             except (msgspec.MsgspecError, ConfigError, ValueError) as error:
                 sentence = f"{path}, line {number}: {error}"
                 if report is None:
@@ -76,31 +45,6 @@ def read_requests(
                 continue
             seen.add(request.custom_id)
             yield request
-
-
-def _to_request(line: bytes, seen: set[str]) -> BatchRequest:
-    """Returns the request of a line, checked. `seen` has the `custom_id` of each earlier request; a duplicate raises
-    `ConfigError`.
-    """
-    _check_length(line)
-    request = _requests.decode(line)
-    _check(request)
-    if request.custom_id in seen:
-        raise ConfigError(f"duplicate custom_id {request.custom_id!r}")
-    return request
-
-
-def _check(request: BatchRequest) -> None:
-    if not 0 < len(request.custom_id) <= _MAX_ID_CHARS:
-        raise ConfigError(f"custom_id must have 1 to {_MAX_ID_CHARS} characters")
-    if request.method != "POST":
-        raise ConfigError(f'method must be "POST", not {request.method!r}')
-    if not request.url.startswith("/"):
-        raise ConfigError(
-            f"url must be a path such as /v1/chat/completions, not {request.url[:100]!r}"
-        )
-    if _bodies.decode(request.body).stream:
-        raise ConfigError("stream must be false: each answer is written as one line")
 
 
 class AnswerFile:
@@ -133,7 +77,7 @@ class AnswerFile:
             if not line.endswith(b"\n"):
                 break  # the last line was cut off while it was written
             try:
-                _check_length(line)
+                check_length(line)
                 custom_id = _answers.decode(line).custom_id
             except (msgspec.MsgspecError, ConfigError) as error:
                 raise ConfigError(
@@ -173,19 +117,14 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yields each non-empty line of the file with its number. A line longer than `_MAX_LINE_BYTES` is cut to
-    `_MAX_LINE_BYTES` + 1 bytes.
+    """Yields each non-empty line of the file with its number. A line longer than `MAX_LINE_BYTES` is cut to
+    `MAX_LINE_BYTES` + 1 bytes.
     """
     for number in range(1, 2**63):
-        line = rest = file.readline(_MAX_LINE_BYTES + 1)
-        while len(rest) > _MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(_MAX_LINE_BYTES + 1)
+        line = rest = file.readline(MAX_LINE_BYTES + 1)
+        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LINE_BYTES + 1)
         if not line:
             return
-        if line.strip() or len(line) > _MAX_LINE_BYTES:
+        if line.strip() or len(line) > MAX_LINE_BYTES:
             yield number, line
-
-
-def _check_length(line: bytes) -> None:
-    if len(line) > _MAX_LINE_BYTES:
-        raise ConfigError(f"the line is longer than {_MAX_LINE_BYTES} bytes")

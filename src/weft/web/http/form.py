@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
@@ -15,10 +16,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest
 from weft.core.values.unicode import check_text
+from weft.schema.batches import NamedFile
 
 FORM = "multipart/form-data"
 _MAX_FIELDS = 256
 _MAX_FIELD_BYTES = 2**18
+_MAX_NAME_CHARS = 255
 _PLACE = re.compile(r" - at `\$\.(.*?)(?:\[(?:\d+|\.\.\.)\])?`$")
 _QUOTED = re.compile(r"`([^`]*)`")
 _LIST = "[]"  # a field whose name ends like this may be repeated
@@ -40,9 +43,12 @@ class _Parser(MultiPartParser):
 async def decode_form(body: bytes, content_type: str, kind: Any) -> tuple[Any, list[str]]:
     """Decodes `body` as a `kind`; also returns the names of its fields. `BadRequest` names the invalid field."""
     values = await _read(body, content_type)
-    for name in _files(kind) & values.keys():
-        if not isinstance(values[name], bytes):
+    for name, is_named in _files(kind).items():
+        found = values.get(name)
+        if name in values and not isinstance(found, NamedFile):
             raise BadRequest(name, f"{name} must be a file: a part with a filename")
+        if isinstance(found, NamedFile) and not is_named:
+            values[name] = found.content
     try:
         # Form fields are text, so numbers and booleans are converted.
         value = msgspec.convert(values, kind, strict=False, builtin_types=(bytes,))
@@ -55,14 +61,20 @@ async def decode_form(body: bytes, content_type: str, kind: Any) -> tuple[Any, l
 
 
 @cache
-def _files(kind: Any) -> frozenset[str]:
-    """Fields that are files."""
+def _files(kind: Any) -> Mapping[str, bool]:
+    """Fields that are files; True for those that are stored with the name of the file (`NamedFile`)."""
     fields = cast(inspect.StructType, inspect.type_info(kind)).fields
     kinds = {
         each.encode_name: each.type.type if isinstance(each.type, inspect.Metadata) else each.type
         for each in fields
     }
-    return frozenset(name for name, one in kinds.items() if isinstance(one, inspect.BytesType))
+    return MappingProxyType(
+        {
+            name: isinstance(one, inspect.StructType)
+            for name, one in kinds.items()
+            if isinstance(one, inspect.BytesType | inspect.StructType)
+        }
+    )
 
 
 async def _read(body: bytes, content_type: str) -> dict[str, Any]:
@@ -90,14 +102,16 @@ async def _read(body: bytes, content_type: str) -> dict[str, Any]:
         parser.close()
 
 
-async def _content(name: str, part: UploadFile | str) -> bytes | str:
+async def _content(name: str, part: UploadFile | str) -> NamedFile | str:
     if isinstance(part, UploadFile):
-        return await part.read()
+        file_name = part.filename or ""
+        check_text(name, file_name)
+        return NamedFile(file_name[-_MAX_NAME_CHARS:], await part.read())
     check_text(name, part)
     return part
 
 
-def _add(values: dict[str, Any], name: str, content: bytes | str) -> None:
+def _add(values: dict[str, Any], name: str, content: NamedFile | str) -> None:
     if name.endswith(_LIST):
         values.setdefault(name, []).append(content)
     elif name in values:

@@ -14,6 +14,7 @@ from weft.core.checks.validate import validate_request_id
 from weft.core.errors import BadRequest
 from weft.core.headers import PREFILLER
 from weft.core.observe.tracing import TRACE_HEADERS
+from weft.core.tenants import BEHIND_ALL
 from weft.core.values.kv_transfer import Prefill
 from weft.core.values.types import LoRARequest, RequestOptions
 from weft.schema.sampling import GenerationFields, StreamOptions
@@ -70,10 +71,17 @@ class ModelCall(Call):
             request_id=self.request_id,
             lora_request=self.lora_request,
             trace_headers=self.trace_headers,
-            priority=priority or 0,
+            priority=self._priority(priority),
             data_parallel_rank=self.data_parallel_rank,
             prefiller=self._prefiller() if PREFILLER in self.headers else None,
         )
+
+    def _priority(self, given: int | None) -> int:
+        """The priority of a request; the lowest one for a request of a batch, if the engine schedules by priority."""
+        is_low = self.inside is not None and self.inside.is_low
+        if is_low and self.served.client.info.policy == "priority":
+            return BEHIND_ALL
+        return given or 0
 
     def _prefiller(self) -> Prefill | None:
         if self.served.prefiller is None:

@@ -45,8 +45,8 @@ class StoreOptions:
     store_ttl: Annotated[
         float | None,
         Flag(
-            "How long responses and unchanged conversations are stored, such as 12h. Default: 24h in memory, 720h in "
-            "--store-file.",
+            "How long responses, unchanged conversations and ended batches are stored, such as 12h. Default: 24h in "
+            "memory, 720h in --store-file.",
             "API",
             is_duration=True,
         ),

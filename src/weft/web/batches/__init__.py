@@ -1,0 +1,1 @@
+"""Files, and batches of requests that run behind the requests of callers: OpenAI's and Anthropic's."""
