@@ -16,6 +16,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
+from weft.model.spec import EchoSpec, ModelSpec
 
 # "auto" selects the first suitable backend.
 BACKENDS: Mapping[str, Backend] = {
@@ -26,11 +27,15 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
-    """Returns the configuration of the chosen backend; raises a `ConfigError` that names an unsupported flag."""
+def choose(
+    options: EngineOptions, card: ModelCard, spec: ModelSpec | EchoSpec | None = None
+) -> ComputeConfig:
+    """Returns the configuration of the chosen backend; raises a `ConfigError` that names an unsupported flag. Without
+    a spec, "auto" looks at the card alone.
+    """
     name = options.compute
     if name == "auto":
-        name = next(name for name, backend in BACKENDS.items() if backend.suits(card))
+        name = next(name for name, backend in BACKENDS.items() if backend.suits(card, spec))
     if name not in BACKENDS:
         raise ConfigError(unknown("compute", name, ("auto", *BACKENDS)))
     return BACKENDS[name].configure(options, card)

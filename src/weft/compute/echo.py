@@ -16,7 +16,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
-from weft.model.spec import EchoSpec
+from weft.model.spec import EchoSpec, ModelSpec
 
 _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temperature 1 obeys too
 
@@ -80,7 +80,7 @@ class EchoBackend:
     is_on_host = True
     usual_memory_share: float | None = None
 
-    def suits(self, card: ModelCard) -> bool:
+    def suits(self, card: ModelCard, spec: ModelSpec | EchoSpec | None) -> bool:
         return not card.num_parameters
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:

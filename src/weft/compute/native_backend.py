@@ -19,13 +19,13 @@ from weft.compute.protocols.runner import Runner
 from weft.core.config.engine import ComputeConfig
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
-from weft.model.spec import ModelSpec
+from weft.model.spec import EchoSpec, ModelSpec
 
 
 class NativeBackend(CpuBackend):
     """Backend for every model with weights, if the CPU has the needed vector instructions."""
 
-    def suits(self, card: ModelCard) -> bool:
+    def suits(self, card: ModelCard, spec: ModelSpec | EchoSpec | None) -> bool:
         return card.num_parameters > 0 and usable_paths()[0] != "portable"
 
     def shared_threads(self, card: ModelCard) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from weft.compute.gpu import backend
 from weft.compute.gpu.backend import GpuBackend
 from weft.compute.gpu.card import Card, find_card
 from weft.compute.gpu.formats import padded_depth, products_of
@@ -128,6 +129,16 @@ def test_a_machine_without_the_driver_has_no_card():
     assert find_card("libnothing-of-that-name.so") is None
 
 
+def test_a_model_that_no_kernel_computes_is_left_to_the_cpu(monkeypatch):
+    """With a card in the machine too: "auto" never chooses a backend that then refuses the model."""
+    monkeypatch.setattr(backend, "find_card", lambda: Card("a card", (9, 0), 2**36, 2**36))
+    monkeypatch.setattr(backend, "find_spec", lambda name: "found")
+    checkpoint = open_model(MODEL)
+    card, spec = checkpoint.card, checkpoint.spec
+    assert GpuBackend().suits(card, spec)
+    assert not GpuBackend().suits(card, replace(spec, head_bias=True))
+
+
 def test_nobody_imports_torch_to_ask_what_suits():
     """A server's process asks each backend, and stays as small as it was."""
     asks = f"""
@@ -140,7 +151,7 @@ from weft.model.groups import GroupFormat
 from weft.model.open import open_model
 card = open_model("{MODEL}").card
 choose(EngineOptions(), card)
-print(BACKENDS["gpu"].suits(card), "torch" in sys.modules, "triton" in sys.modules)
+print(BACKENDS["gpu"].suits(card, None), "torch" in sys.modules, "triton" in sys.modules)
 """
     result = subprocess.run(
         [sys.executable, "-c", asks], capture_output=True, text=True, check=True

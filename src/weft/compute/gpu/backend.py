@@ -13,6 +13,7 @@ from weft.compute.gpu.supported import (
     check_options,
     check_spec,
     model_refusal,
+    spec_refusal,
 )
 from weft.compute.protocols.runner import Runner
 from weft.compute.protocols.sampler import Sampler
@@ -21,7 +22,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
-from weft.model.spec import ModelSpec
+from weft.model.spec import EchoSpec, ModelSpec
 
 
 class GpuBackend:
@@ -36,9 +37,10 @@ class GpuBackend:
 
         return GpuSampler()
 
-    def suits(self, card: ModelCard) -> bool:
-        is_computed = card.num_parameters and model_refusal(card) is None
-        if not is_computed or is_interpreted():
+    def suits(self, card: ModelCard, spec: ModelSpec | EchoSpec | None) -> bool:
+        if not card.num_parameters or model_refusal(card) is not None or is_interpreted():
+            return False
+        if isinstance(spec, ModelSpec) and spec_refusal(spec) is not None:
             return False
         found = find_card()
         has_packages = find_spec("torch") is not None and find_spec("triton") is not None

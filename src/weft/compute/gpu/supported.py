@@ -37,12 +37,19 @@ def _model_refusals(card: ModelCard) -> Iterator[str]:
 
 
 def check_spec(spec: ModelSpec, name: str) -> None:
-    """Raises `ConfigError` for shapes that the kernels do not support."""
+    """Raises `ConfigError` for a model that the kernels do not support."""
+    refusal = spec_refusal(spec)
+    if refusal is not None:
+        raise ConfigError(f"--compute gpu: {name} has {refusal}; give --compute native")
+
+
+def spec_refusal(spec: ModelSpec) -> str | None:
+    """Returns the part of a model that the kernels do not support; None if they support all of the model."""
     group = spec.num_heads // spec.num_kv_heads
     if spec.head_dim > _MOST_HEAD_DIM or group > _MOST_HEADS_OF_KEYS:
-        raise ConfigError(
-            f"--compute gpu: {name} has heads of size {spec.head_dim}, with {group} query heads per key head; at most "
-            f"{_MOST_HEAD_DIM} and {_MOST_HEADS_OF_KEYS} are supported"
+        return (
+            f"heads of size {spec.head_dim}, with {group} query heads per key head; at most {_MOST_HEAD_DIM} and "
+            f"{_MOST_HEADS_OF_KEYS} are supported"
         )
     refused = {
         "gates on its attention": spec.has_output_gate,
@@ -55,11 +62,8 @@ def check_spec(spec: ModelSpec, name: str) -> None:
         ),
         "cross-attention": spec.num_cross_keys > 0,
     }
-    for feature, is_there in refused.items():
-        if is_there:
-            raise ConfigError(
-                f"--compute gpu: {name} has {feature}, which are not supported yet; give --compute native"
-            )
+    found = next((feature for feature, is_there in refused.items() if is_there), None)
+    return None if found is None else f"{found}, which are not supported yet"
 
 
 def check_card(card: Card | None) -> None:

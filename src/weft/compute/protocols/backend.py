@@ -9,6 +9,7 @@ from weft.core.config.engine import ComputeConfig
 from weft.core.config.engine_options import EngineOptions
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
+from weft.model.spec import EchoSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Backend(Protocol):
     def sampler(self) -> Sampler:
         """Sampler of the logits that the backend's runners return."""
 
-    def suits(self, card: ModelCard) -> bool:
+    def suits(self, card: ModelCard, spec: ModelSpec | EchoSpec | None) -> bool:
         """True if "auto" should choose this backend for a model on this machine."""
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:

@@ -10,13 +10,13 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
-from weft.model.spec import ModelSpec
+from weft.model.spec import EchoSpec, ModelSpec
 
 
 class ReferenceBackend(CpuBackend):
     """Backend in numpy. Encoders divide a step among threads; decoders leave the use of threads to numpy."""
 
-    def suits(self, card: ModelCard) -> bool:
+    def suits(self, card: ModelCard, spec: ModelSpec | EchoSpec | None) -> bool:
         return card.num_parameters > 0
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:

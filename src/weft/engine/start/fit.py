@@ -87,7 +87,8 @@ def fit(
     machine's memory is not a limit. `free_bytes` is the memory that the model may have; by default what is free
     now.
     """
-    compute = choose(options, checkpoint.card)
+    compute = choose(options, checkpoint.card, checkpoint.spec)
+    options = msgspec.structs.replace(options, compute=compute.compute)
     backend = BACKENDS[compute.compute]
     if is_shared and options.num_threads is None and options.data_parallel_size == 1:
         threads = backend.shared_threads(checkpoint.card)
