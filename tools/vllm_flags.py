@@ -45,7 +45,7 @@ def read_vllm() -> list[tuple[str, ...]]:
     """The rows of the vLLM of this Python."""
     version = import_module("vllm").__version__
     parser_class = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
-    parser = import_module("vllm.entrypoints.launchers.cli_args").make_arg_parser(parser_class())
+    parser = import_module("vllm.entrypoints.common.cli_args").make_arg_parser(parser_class())
     arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
     engines = {action.dest for action in arguments.add_cli_args(parser_class())._actions}
     return rows_of(parser, ".".join(version.split(".")[:2]), engines)

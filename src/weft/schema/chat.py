@@ -40,10 +40,9 @@ class NamedToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     function: FunctionName | None = None
 
 
-class ChatBody(GenerationFields, frozen=True, kw_only=True):
-    """A request for the next message of a conversation."""
+class ChatFields(GenerationFields, frozen=True, kw_only=True):
+    """The fields of a chat besides its messages."""
 
-    messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -64,6 +63,19 @@ class ChatBody(GenerationFields, frozen=True, kw_only=True):
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
+
+
+class ChatBody(ChatFields, frozen=True, kw_only=True):
+    """A request for the next message of a conversation."""
+
+    messages: list[dict[str, Any]]
+
+
+class BatchChatBody(ChatFields, frozen=True, kw_only=True):
+    """A request for the next messages of several conversations."""
+
+    messages: list[list[dict[str, Any]]]
 
 
 # -- what is answered ---------------------------------------------------------------------------
@@ -119,6 +131,7 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None = None
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
+    prompt_text: str | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | None = None
 
 
@@ -176,3 +189,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_text: str | UnsetType = UNSET

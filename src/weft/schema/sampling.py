@@ -107,6 +107,10 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     echo: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    return_token_offsets: bool | None = None
+    return_weight_versions: bool | None = None
+    mm_payload: str | None = None
+    return_mm_kwargs: bool | None = None
     request_id: str | None = None
     cache_salt: str | None = None
     priority: int | None = None

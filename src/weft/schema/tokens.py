@@ -21,7 +21,10 @@ class TokensParams(SamplingParams, frozen=True, kw_only=True):
 
 
 class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Token ids to continue. With `output_mode` "text", the answer has text besides the ids."""
+    """Token ids to continue. With `output_mode` "text", the answer has text besides the ids.
+
+    `token_offsets` are what render endpoints return; they have no effect.
+    """
 
     token_ids: list[int]
     sampling_params: TokensParams = TokensParams()

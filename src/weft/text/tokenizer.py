@@ -155,6 +155,18 @@ class Tokenizer:
         ids: list[int] = encoding.ids
         return ids
 
+    def encode_with_offsets(
+        self, text: str, *, add_special_tokens: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, with the characters of the text that each token stands for: from the first number up to the second.
+
+        A special token that is not in the text has (0, 0).
+        """
+        _check_text(text)
+        with panics_as(_refusal):
+            [encoding] = self._library.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding.ids, encoding.offsets
+
     async def soon(self, num_chars: int, work: Callable[[], _T]) -> _T:
         """Returns the result of `work`, which encodes this many characters; the event loop stays responsive."""
         if num_chars <= _SHORT_TEXT_CHARS:

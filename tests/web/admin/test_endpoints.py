@@ -239,6 +239,13 @@ async def test_control_refuses_what_it_does_not_know(controlled):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deep"), url
 
 
+async def test_requests_end_under_both_paths_of_vllm(controlled):
+    """An RL trainer calls one, a router the other."""
+    for path in ("/abort_requests", "/inference/v1/abort_requests"):
+        answer = await controlled.http.post(path, json={"request_ids": ["unknown"]})
+        assert answer.json() == {"status": "aborted"}
+
+
 async def test_cached_blocks_are_dropped_or_held(controlled):
     """The answer says whether they were."""
     controlled.engine.num_resets_refused = 1

@@ -181,7 +181,6 @@ async def test_constraints_wait_for_reasoning_that_has_not_ended(has_ended):
         ({"features": {}}, "features"),
         ({"content_parts": [{"type": "image_url"}]}, "content_parts"),
         ({"ec_transfer_params": {"a": 1}}, "ec_transfer_params"),
-        ({"token_offsets": [[0, 1]]}, "token_offsets"),
         ({"reasoning_parser_kwargs": {"end": "x"}}, "reasoning_parser_kwargs"),
         ({"output_mode": "text", "sampling_params": {"detokenize": False}}, "output_mode"),
         ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params"),

@@ -1,6 +1,7 @@
 """Control of the engine, for holders of a control key: pause, sleep, cached blocks, aborts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -152,6 +153,10 @@ async def _abort(call: Call) -> Answer:
     return Status("aborted")
 
 
+# vLLM has the call under both paths.
+_abort_inference = replace(_abort, path="/inference/v1/abort_requests")
+
+
 def _boolean(call: Call, name: str, *, default: bool) -> bool:
     text = call.query.get(name)
     if text is None:
@@ -172,4 +177,5 @@ ENDPOINTS = (
     _reset_mm_cache,
     _reset_encoder_cache,
     _abort,
+    _abort_inference,
 )

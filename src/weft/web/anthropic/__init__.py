@@ -1,5 +1,5 @@
-"""Anthropic's /v1/messages and /v1/messages/count_tokens, as endpoints."""
+"""Anthropic's /v1/messages and the calls beside it, as endpoints."""
 
-from weft.web.anthropic.messages import count_tokens, create_message
+from weft.web.anthropic.messages import count_tokens, create_message, render_message
 
-ENDPOINTS = (create_message, count_tokens)
+ENDPOINTS = (create_message, render_message, count_tokens)

@@ -1,7 +1,7 @@
 """/v1/messages: converts the body to a `Turn`, and the turn's events to a message or a stream."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from weft.schema.anthropic import (
     StreamEvent,
     ThinkingBody,
 )
+from weft.schema.tokens import TokensBody
 from weft.text.content import Place
 from weft.text.prompts import check_length
 from weft.web.anthropic.conversation import is_prefill, to_messages
@@ -24,12 +25,13 @@ from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
 from weft.web.anthropic.unsupported import ThreadUnsupported, beyond_api, refuse_unsupported
 from weft.web.anthropic.writer import MessageShape, MessageWriter
 from weft.web.chat.prompt import render
-from weft.web.chat.run import run_turn
+from weft.web.chat.run import prepare_turn, run_turn
 from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer, Call, Dialect, Events
 from weft.web.http.sse import named_event
 from weft.web.inference.call import ModelCall, model_endpoint
+from weft.web.inference.rendered import refuse_media, to_tokens_body
 from weft.web.served import Served
 
 # Fields that the newer version dropped are accepted with both; versions before the first one listed have unnamed
@@ -64,6 +66,27 @@ async def create_message(call: ModelCall) -> Answer:
         async for _ in events:
             pass
     return writer.message
+
+
+@model_endpoint(
+    "POST /v1/messages/render",
+    dialect=Dialect.ANTHROPIC,
+    body=MessagesBody,
+    deviations=beyond_api,
+    example={**_EXAMPLE, "max_tokens": 32},
+    answer=TokensBody,
+)
+async def render_message(call: ModelCall) -> Answer:
+    """A conversation's prompt in tokens, as a body of /inference/v1/generate"""
+    body: MessagesBody = call.body
+    check_version(call.headers)
+    turn = to_turn(call, body)
+    with _own_names():
+        request = (await prepare_turn(call.served, turn)).request
+    refuse_media(request, "messages")
+    return to_tokens_body(
+        call, request, turn.params, request_id=f"msg_{call.label}", is_streamed=body.stream
+    )
 
 
 @model_endpoint(
@@ -221,11 +244,18 @@ async def message_events(
     served: Served, turn: Turn, writer: MessageWriter
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yields all events of a message. Errors name this API's fields."""
-    try:
+    with _own_names():
         async with aclosing(run_turn(served, turn)) as events:
             async for event in events:
                 for written in writer.events(event):
                     yield written
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Renames fields in errors to the names of this API."""
+    try:
+        yield
     except BadRequest as error:
         name = _NAMES.get(error.parameter or "")
         if name is None or isinstance(error, ContextLengthExceeded):

@@ -39,6 +39,8 @@ LABELS: Mapping[str, str] = {
     "metadata": "notes for the caller's own records; requests are not stored, so nothing can be searched by them",
     "safety_identifier": "a name for the caller's own records",
     "prompt_cache_key": "every prompt is looked up in the prefix cache, whatever its key",
+    "return_mm_kwargs": "media is not rendered, so no endpoint returns any of it",
+    "return_token_offsets": "only the render endpoints return offsets",
     "store": "completions are not stored, and no later request can ask for one",
 }
 
@@ -71,6 +73,10 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "kv_transfer_params": (({},), "KV transfer is for chat and text completions"),
     "length_penalty": ((1.0,), _NO_BEAMS),
     "logits_processors": (([],), "the server does not run code from callers"),
+    "mm_payload": (
+        ("tensors", "none"),
+        "media is not rendered, so render endpoints return no payload of media",
+    ),
     "mm_processor_kwargs": (({},), "only messages may contain media"),
     "modalities": ((["text"],), "this server answers in text"),
     "moderation": ((), "no moderation is offered"),
@@ -78,6 +84,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "prompt_cache_options": (({},), "the prefix cache has no options per request"),
     # The value only affects how long a prefix stays cached: a shorter time costs speed and changes no answer.
     "prompt_cache_retention": (("in_memory", "in-memory", "24h"), "the prefix cache is in memory"),
+    "return_weight_versions": ((False,), "weights have no versions"),
     "service_tier": (("auto", "default"), "all requests have the same service tier"),
     "suffix": (("",), "suffix is not currently supported"),
     "use_beam_search": ((False,), _NO_BEAMS),
@@ -151,6 +158,16 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
             yield from report_unheld("guided_json", fields.guided_json)
     if fields.structured_outputs is not None:
         yield from report_unheld("structured_outputs", fields.structured_outputs.json)
+
+
+def beyond_generation(fields: GenerationFields) -> Iterable[Deviation]:
+    """`beyond_openai`, and the fields that only render endpoints use."""
+    yield from beyond_openai(fields)
+    if fields.return_token_offsets:
+        yield Deviation(
+            "return_token_offsets",
+            "return_token_offsets is ignored: only the render endpoints return offsets",
+        )
 
 
 def report_unheld(name: str, schema: Mapping[str, Any] | str | None) -> Iterable[Deviation]:

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.aio.scores import let_go, write_scores
 from weft.core.errors import BadRequest
@@ -37,7 +38,7 @@ from weft.web.inference.call import (
 )
 from weft.web.inference.fields import (
     REFUSED_BESIDE_MEDIA,
-    beyond_openai,
+    beyond_generation,
     num_logprobs,
     refuse_unsupported,
     template_kwargs,
@@ -57,7 +58,7 @@ EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32
     "POST /v1/chat/completions",
     body=ChatBody,
     example=EXAMPLE,
-    deviations=beyond_openai,
+    deviations=beyond_generation,
     answer=ChatAnswer,
     event=ChatChunk,
 )
@@ -188,6 +189,7 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
         num_answers=turn.params.n,
         echo=echo,
         has_forced_call=is_forced(turn.tool_choice),
+        has_prompt_text=bool(body.return_prompt_text),
         logprobs=call.logprob_writer(
             body.top_logprobs,
             body.logprob_token_ids,
@@ -201,7 +203,7 @@ def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
     details = shape.details
     return ChatAnswer(
         **asdict(shape.head),
-        choices=[_choice(answer, shape) for answer in turn.answers],
+        choices=[whole_choice(answer, shape) for answer in turn.answers],
         usage=to_usage(
             details,
             num_prompt_tokens=len(turn.prompt_token_ids),
@@ -211,11 +213,13 @@ def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
         ),
         prompt_logprobs=to_prompt_logprobs(turn.prompt_logprobs),
         prompt_token_ids=turn.prompt_token_ids if details.has_token_ids else None,
+        prompt_text=turn.prompt if shape.has_prompt_text else UNSET,
         kv_transfer_params=turn.kv_transfer_params,
     )
 
 
-def _choice(answer: WholeAnswer, shape: ChatShape) -> ChatChoice:
+def whole_choice(answer: WholeAnswer, shape: ChatShape) -> ChatChoice:
+    """The choice of one finished answer."""
     return ChatChoice(
         index=answer.index,
         message=ChatMessage(

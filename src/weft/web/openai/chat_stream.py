@@ -40,6 +40,7 @@ class ChatShape:
     num_answers: int
     echo: str
     has_forced_call: bool
+    has_prompt_text: bool
     logprobs: LogprobWriter
 
 
@@ -133,7 +134,9 @@ class ChunkWriter:
             choice = ChatChunkChoice(
                 index=index, delta=ChatDelta(role=self._shape.role, content="")
             )
-            yield self._chunk(choice, prompt_token_ids=ids)
+            has_text = self._shape.has_prompt_text and index == 0
+            text = event.prompt if has_text else UNSET
+            yield self._chunk(choice, prompt_token_ids=ids, prompt_text=text)
         if not self._shape.echo:
             return
         for index in range(self._shape.num_answers):
@@ -182,6 +185,7 @@ class ChunkWriter:
         choice: ChatChunkChoice,
         *,
         prompt_token_ids: list[int] | UnsetType | None = UNSET,
+        prompt_text: str | UnsetType = UNSET,
     ) -> ChatChunk:
         head = self._shape.head
         return ChatChunk(
@@ -191,6 +195,7 @@ class ChunkWriter:
             choices=[choice],
             usage=self._running_usage(choice.index) if self._has_running_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
+            prompt_text=prompt_text,
         )
 
     def _running_usage(self, index: int) -> Usage:

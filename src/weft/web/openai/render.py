@@ -1,8 +1,4 @@
-"""The `/render` endpoints of chats and completions: they return the token ids of the prompts, without generating.
-
-The result is a request body for `/inference/v1/generate`. Routers call these endpoints to find the prefixes that a
-request shares with earlier requests.
-"""
+"""The `/render` endpoints of chats and completions: they return the token ids of the prompts, without generating."""
 
 import msgspec
 from starlette.responses import Response
@@ -11,11 +7,12 @@ from weft.core.errors import BadRequest
 from weft.core.values.types import Request, SamplingParams
 from weft.schema.chat import ChatBody
 from weft.schema.completion import CompletionBody
-from weft.schema.tokens import TokensBody, TokensParams
+from weft.schema.tokens import TokensBody
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.inference.fields import beyond_openai
+from weft.web.inference.rendered import offsets_of, refuse_media, to_tokens_body
 from weft.web.openai import chat, completions
 from weft.web.openai.chat import to_shape, to_turn
 from weft.web.openai.completions import check_body, completion_params, prepare_all
@@ -36,12 +33,11 @@ async def render_chat(call: ModelCall) -> Answer:
     body: ChatBody = call.body
     turn = to_turn(call, body)
     to_shape(call, body, turn)  # raises the errors that a chat request would get
-    prepared = await prepare_turn(call.served, turn)
-    if prepared.request.media is not None or prepared.request.items:
-        raise BadRequest(
-            "messages", "messages with media cannot be rendered: their tokens are not known yet"
-        )
-    return _rendered(call, "chatcmpl", prepared.request, turn.params, body)
+    request = (await prepare_turn(call.served, turn)).request
+    refuse_media(request, "messages")
+    return await _rendered(
+        call, body, request, turn.params, is_framed=turn.add_special_tokens, prefix="chatcmpl"
+    )
 
 
 @model_endpoint(
@@ -59,25 +55,31 @@ async def render_completion(call: ModelCall) -> Answer:
         raise BadRequest("prompt_embeds", "prompt_embeds has no token ids that could be rendered")
     params = completion_params(call.served, body)
     requests = await prepare_all(call, body, params)
-    rendered = [_rendered(call, "cmpl", request, params, body) for request in requests]
+    is_framed = body.add_special_tokens is not False
+    rendered = [
+        await _rendered(call, body, request, params, is_framed=is_framed, prefix="cmpl")
+        for request in requests
+    ]
     return Response(msgspec.json.encode(rendered), media_type="application/json")
 
 
-def _rendered(
+async def _rendered(
     call: ModelCall,
-    prefix: str,
+    body: ChatBody | CompletionBody,
     request: Request,
     params: SamplingParams,
-    body: ChatBody | CompletionBody,
+    *,
+    is_framed: bool,
+    prefix: str,
 ) -> TokensBody:
-    # As in the request, except the resolved max_tokens: the prepared parameters no longer have the constraints.
-    given = msgspec.structs.asdict(params) | {"max_tokens": request.params.max_tokens}
-    return TokensBody(
-        token_ids=request.prompt_token_ids,
-        sampling_params=TokensParams(**given),
-        model=call.model,
+    offsets = None
+    if body.return_token_offsets:
+        offsets = await offsets_of(call.served.tokenizer, request, add_special_tokens=is_framed)
+    return to_tokens_body(
+        call,
+        request,
+        params,
         request_id=f"{prefix}-{call.label}",
-        stream=body.stream,
-        cache_salt=request.cache_salt,
-        priority=body.priority,
+        is_streamed=body.stream,
+        offsets=offsets,
     )

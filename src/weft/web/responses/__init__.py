@@ -1,5 +1,7 @@
 """OpenAI's Responses API: made, stored for a while, read and followed by id."""
 
+from typing import Any
+
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import (
     CompactedResponse,
@@ -9,6 +11,7 @@ from weft.schema.response_object import (
     ResponseObject,
 )
 from weft.schema.responses import InputTokensBody, ResponsesBody
+from weft.schema.tokens import TokensBody
 from weft.web.http.endpoint import Endpoint, endpoint
 from weft.web.inference.call import model_endpoint
 from weft.web.items.conversation_store import Conversations
@@ -28,15 +31,16 @@ def response_endpoints(runs: Runs, conversations: Conversations) -> tuple[Endpoi
     lengths = Lengths(creation)
     example = {"input": "Hello!"}
     stored = {"uses_model": False}
+    created: dict[str, Any] = {
+        "body": ResponsesBody,
+        "example": {"input": "Hello!", "max_output_tokens": 32},
+        "deviations": beyond_api,
+    }
     return (
-        model_endpoint(
-            f"POST {_PATH}",
-            body=ResponsesBody,
-            example={"input": "Hello!", "max_output_tokens": 32},
-            deviations=beyond_api,
-            answer=ResponseObject,
-            event=StreamEvent,
-        )(creation.create),
+        model_endpoint(f"POST {_PATH}", answer=ResponseObject, event=StreamEvent, **created)(
+            creation.create
+        ),
+        model_endpoint(f"POST {_PATH}/render", answer=TokensBody, **created)(creation.render),
         model_endpoint(
             f"POST {_PATH}/input_tokens", body=InputTokensBody, example=example, answer=InputTokens
         )(lengths.input_tokens),

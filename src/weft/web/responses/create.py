@@ -20,6 +20,7 @@ from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall, naming
+from weft.web.inference.rendered import refuse_media, to_tokens_body
 from weft.web.items.conversation_store import Conversations, with_own_ids
 from weft.web.items.item_reader import new_id
 from weft.web.items.items import RequestInput, as_items, read_input, referred_ids
@@ -119,6 +120,26 @@ class Creation:
         if run.error is not None:
             raise run.error
         return run.response
+
+    async def render(self, call: ModelCall) -> Answer:
+        """The prompt of a response in tokens, as a body of /inference/v1/generate"""
+        body: ResponsesBody = call.body
+        request = await self.prepare(call, body)
+        request.close()
+        if request.prepared is None:
+            raise BadRequest(
+                "input",
+                "input has approved calls of MCP servers: its prompt is known after they have run",
+            )
+        rendered = request.prepared.request
+        refuse_media(rendered, "input")
+        return to_tokens_body(
+            call,
+            rendered,
+            request.turn.params,
+            request_id=request.response.id,
+            is_streamed=body.stream,
+        )
 
     async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
         """Checks a request; raises all its errors before anything has begun."""

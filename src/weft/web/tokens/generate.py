@@ -35,10 +35,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
         ({}, {"chat_template_kwargs": {}}),
         "reasoning_ended says whether the reasoning has ended",
     ),
-    "token_offsets": (
-        ([],),
-        "prompts are token ids, and nothing depends on their positions in a text",
-    ),
 }
 
 
