@@ -172,6 +172,42 @@ def server_tools() -> None:
     assert is_told(made.output_text)
 
 
+def realtime() -> None:
+    """A session over a WebSocket: settings, a streamed answer, a forced call, an error that it survives."""
+    with client.realtime.connect(model=MODEL) as session:
+        assert session.recv().session.model == MODEL
+        session.session.update(
+            session={"type": "realtime", "output_modalities": ["text"], "max_output_tokens": 64}
+        )
+        assert session.recv().type == "session.updated"
+        part = {"type": "input_text", "text": CAPITAL}
+        session.conversation.item.create(
+            item={"type": "message", "role": "user", "content": [part]}
+        )
+        session.response.create()
+        pieces = []
+        for event in session:
+            if event.type == "response.output_text.delta":
+                pieces.append(event.delta)
+            if event.type == "response.done":
+                break
+        (message,) = event.response.output
+        assert "".join(pieces) == message.content[0].text
+        assert event.response.usage.total_tokens > 0
+        tool = {"type": "function", "name": "get_weather", "parameters": WEATHER_SCHEMA}
+        session.response.create(response={"tools": [tool], "tool_choice": "required"})
+        for event in session:
+            if event.type == "response.done":
+                break
+        (call,) = event.response.output
+        assert (call.type, call.name) == ("function_call", "get_weather")
+        assert "city" in json.loads(call.arguments)
+        session.input_audio_buffer.commit()
+        error = session.recv()
+        assert error.type == "error"
+        assert "not supported" in error.error.message
+
+
 def embeddings() -> None:
     """Vectors, which the package asks for in base64."""
     embedder = openai.OpenAI(base_url=f"{embedding_address()}/v1", api_key="none")
@@ -181,4 +217,4 @@ def embeddings() -> None:
 
 
 run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, server_tools,
-    embeddings)  # fmt: skip
+    realtime, embeddings)  # fmt: skip

@@ -20,6 +20,8 @@ from weft.web.items.conversation_store import Conversations
 from weft.web.ollama import ENDPOINTS as OLLAMA
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.pooling import ENDPOINTS as POOLING
+from weft.web.realtime import realtime_endpoint
+from weft.web.realtime.realtime_session import SessionLimits
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
@@ -47,8 +49,9 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *conversation_endpoints(store, conversations),
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
+    realtime = realtime_endpoint(runs, SessionLimits())
     return (
-        *group("OpenAI", (*models.ENDPOINTS, *openai)),
+        *group("OpenAI", (*models.ENDPOINTS, *openai, realtime)),
         *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),
         *group("Anthropic", (*ANTHROPIC, *message_batch_endpoints(store, runner))),
         *group("Ollama", OLLAMA),

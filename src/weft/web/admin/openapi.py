@@ -99,6 +99,8 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
     refusal = {**error, "description": "A feature that this server or its model does not have."}
     if endpoint.is_refused:
         return {"404": refusal, "default": error}
+    if endpoint.socket is not None:
+        return {"101": {"description": "The session, as a WebSocket."}, "default": error}
     answers: dict[str, Any] = {}
     if endpoint.answer is not None:
         answers |= _json(schema_by_kind[repr(endpoint.answer)])

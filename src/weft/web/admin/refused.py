@@ -10,7 +10,6 @@ _ONE_MODEL = "the server has the model that it was started with"
 _API = (
     ("POST", "/v1/audio/speech", "speech is not supported: the model writes text only"),
     ("POST", "/v1/images/generations", "images are not supported: the model writes text only"),
-    ("GET", "/v1/realtime", "the realtime API is not supported; use /v1/responses"),
     ("POST", "/api/pull", f"pulling models is not supported: {_ONE_MODEL}"),
     ("POST", "/api/push", f"pushing models is not supported: {_ONE_MODEL}"),
     ("POST", "/api/create", f"creating models is not supported: {_ONE_MODEL}"),

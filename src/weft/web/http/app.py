@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -34,6 +33,7 @@ from weft.web.http.body import (
     read_body,
 )
 from weft.web.http.choices import has_several_choices, send_choices
+from weft.web.http.connections.sockets import Socket, SocketSend, take_key_of_subprotocols
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.form import FORM, decode_form
@@ -42,6 +42,7 @@ from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.http.sse import error_event, write_events
 from weft.web.http.state import ServerState
+from weft.web.http.traffic import Traffic
 from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
@@ -51,12 +52,10 @@ _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _PREFIXES = ((b"/v1/messages", Dialect.ANTHROPIC), (b"/api/", Dialect.OLLAMA))
 _MAX_QUERY_FIELDS = 100
+_GOING_AWAY: Final = 1001  # close code of a WebSocket
 # Maximum characters of an unknown path that are compared with known paths; takes 1 ms.
 _MAX_COMPARED: Final = 100
 _json = msgspec.json.Encoder()
-_FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
-                        4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
-_COARSE_BUCKETS: Final = (0.1, 0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,44 +144,6 @@ def _text(value: bytes) -> str:
         raise HttpError(404, "there is nothing at this path: it is not UTF-8") from None
 
 
-class Traffic:
-    """Metrics of requests. Labels are paths of endpoints and HTTP methods, so clients cannot create new ones."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            "http_requests", "Requests.", ("handler", "method", "status"), registry=registry
-        )
-        self._request_bytes = Summary(
-            "http_request_size_bytes", "Bytes of bodies received.", ("handler",), registry=registry
-        )
-        self._response_bytes = Summary(
-            "http_response_size_bytes", "Bytes of bodies sent.", ("handler",), registry=registry
-        )
-        self._fine = Histogram(
-            "http_request_duration_highr_seconds",
-            "From the request headers to the end of the response.",
-            buckets=_FINE_BUCKETS,
-            registry=registry,
-        )
-        self._coarse = Histogram(
-            "http_request_duration_seconds",
-            "From the request headers to the end of the response.",
-            ("handler", "method"),
-            buckets=_COARSE_BUCKETS,
-            registry=registry,
-        )
-
-    def observe(self, exchange: Exchange) -> None:
-        """Counts a finished request. A request whose client disconnected before the response counts as 4xx."""
-        status = f"{(exchange.status or 499) // 100}xx"
-        elapsed_s = time.monotonic() - exchange.started_at
-        self._requests.labels(exchange.handler, exchange.method, status).inc()
-        self._request_bytes.labels(exchange.handler).observe(exchange.num_bytes_in)
-        self._response_bytes.labels(exchange.handler).observe(exchange.num_bytes_out)
-        self._fine.observe(elapsed_s)
-        self._coarse.labels(exchange.handler, exchange.method).observe(elapsed_s)
-
-
 class HttpApp:
     """Serves the endpoints of its router; before the state is open, only those that need no key."""
 
@@ -207,12 +168,19 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request. Never raises: every failure ends this request only."""
+        socket_send = None
+        if scope["type"] == "websocket":
+            send = socket_send = SocketSend(send)
+            scope = {**scope, "method": "GET"}
         exchange = Exchange(scope, send, self._options.write_timeout_s)
         REQUEST.set((exchange.label, exchange.headers.get("traceparent")))
         dialect = dialect_of(exchange.raw_path)
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
-            await self._serve(exchange, receive)
+            if socket_send is None:
+                await self._serve(exchange, receive)
+            else:
+                await self._serve_socket(exchange, Socket(exchange, receive, socket_send))
         except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
@@ -263,12 +231,35 @@ class HttpApp:
                     endpoint.admit(served)
                 check_content(exchange.headers, FORM if endpoint.is_form else JSON)
                 if endpoint.is_form:
-                    self._gate.check_form(exchange)
+                    self._gate.check_page(exchange, "send forms")
                 scan = None if endpoint.is_form else BodyScan(self._max_values)
                 body = await read_body(receive, exchange.headers, self._options, scan, grow)
                 exchange.num_bytes_in = len(body)
                 exchange.field_names = [] if scan is None else scan.field_names()
             await self._answer_while_wanted(exchange, receive, found, body)
+
+    async def _serve_socket(self, exchange: Exchange, socket: Socket) -> None:
+        """Serves a WebSocket. Until it is accepted, errors are the responses of a GET request."""
+        take_key_of_subprotocols(exchange)
+        self._gate.let_in(exchange)
+        _ = self._state.served
+        found = (self._router or self._probes).find("GET", exchange.raw_path)
+        exchange.handler = found.endpoint.path
+        self._gate.check(found.endpoint, exchange)
+        self._gate.check_page(exchange, "open WebSockets")
+        serve = found.endpoint.socket
+        assert serve is not None, "the protocol upgrades no other path"
+        with self._state.hold(exchange):
+            call = await self._to_call(exchange, found, b"")
+            work = asyncio.create_task(_until_closed(serve(call, socket), socket))
+            either: set[asyncio.Future[Any]] = {work, exchange.ending}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+                await socket.close(_GOING_AWAY, "the server is shutting down")
+                return
+            work.result()
 
     async def _answer_while_wanted(
         self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes
@@ -347,6 +338,11 @@ class HttpApp:
             await send_choices(exchange, answer)
         else:
             await exchange.answer(200, _json.encode(answer), {"content-type": "application/json"})
+
+
+async def _until_closed(work: Awaitable[None], socket: Socket) -> None:
+    await work
+    await socket.close()
 
 
 async def _wait_until_disconnected(exchange: Exchange, receive: Receive) -> None:

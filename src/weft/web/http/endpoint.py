@@ -15,6 +15,7 @@ from starlette.responses import Response
 from weft.web.served import Served
 
 if TYPE_CHECKING:  # imports this module
+    from weft.web.http.connections.sockets import Socket
     from weft.web.http.exchange import Exchange
     from weft.web.inside import Inside
 
@@ -123,6 +124,7 @@ class Call:
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+SocketHandler: TypeAlias = Callable[[Call, "Socket"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,7 @@ class Endpoint:
     is received. The values of a query parameter in `repeatable` are joined by commas. `deviations` yields the parts of
     a body that exceed the API, besides unknown fields. An endpoint with `is_refused` always answers 404 with a reason.
     An endpoint that does not `uses_model` answers without any model in memory.
+    `socket` serves a WebSocket at the same path.
     `example` is a valid body without the model's name. `group` is the heading of the endpoint in `/openapi.json`, set
     by `weft.web.routes`.
     """
@@ -154,6 +157,7 @@ class Endpoint:
     repeatable: tuple[str, ...] = ()
     deviations: Callable[[Any], Iterable[Deviation]] = no_deviations
     is_refused: bool = False
+    socket: SocketHandler | None = None
     example: Mapping[str, Any] | None = None
     group: str = ""
 

@@ -96,9 +96,9 @@ class Gate:
             "vary": "Origin",
         }
 
-    def check_form(self, exchange: Exchange) -> None:
-        """Refuses a form from a web page of another site: in contrast to JSON, browsers send forms without a
-        preflight request.
+    def check_page(self, exchange: Exchange, verb: str) -> None:
+        """Refuses a form or a WebSocket from a web page of another site: in contrast to JSON, browsers send these
+        without a preflight request.
         """
         headers = exchange.headers
         origin = headers.get("origin")
@@ -106,7 +106,7 @@ class Gate:
         if origin is not None and not is_own and not self.cors_headers(headers):
             raise HttpError(
                 403,
-                "web pages of this origin may not send forms; --allowed-origins lists the origins that may",
+                f"web pages of this origin may not {verb}; --allowed-origins lists the origins that may",
             )
 
     def is_preflight(self, exchange: Exchange) -> bool:

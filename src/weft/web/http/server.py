@@ -14,9 +14,10 @@ from uvicorn.config import Config
 from weft.core.errors import ConfigError, Unavailable
 from weft.http.tls import TlsRefresh, server_tls
 from weft.web.http.app import HttpApp, Router
+from weft.web.http.connections.protocol import Connections, LimitedProtocol
+from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES, PING_INTERVAL_S, LimitedWebSocket
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
-from weft.web.http.protocol import Connections, LimitedProtocol
 from weft.web.http.root_path import RootPath
 from weft.web.http.state import ModelStates, ServerState
 from weft.web.inside import inside_caller
@@ -66,7 +67,11 @@ class HttpServer:
             log_level=logging.ERROR,
             proxy_headers=False,
             timeout_keep_alive=int(options.keep_alive_s),
-            ws="none",
+            ws=LimitedWebSocket,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_ping_interval=PING_INTERVAL_S,
+            ws_ping_timeout=PING_INTERVAL_S,
+            ws_per_message_deflate=False,  # a small message could grow beyond every limit
         )
         config.load()
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState as UvicornState
 
+from weft.web.http.connections.sockets import LimitedWebSocket
 from weft.web.http.endpoint import PARTS, Dialect
 from weft.web.http.exchange import ABORT
 from weft.web.http.options import HttpOptions
@@ -25,7 +26,7 @@ class LingeringTransport(asyncio.Transport):
     ) -> None:
         super().__init__()
         self._linger_s = linger_s
-        self._plain = plain
+        self.plain = plain
         self._has_more_to_come = has_more_to_come
         self._timer: asyncio.TimerHandle | None = None
 
@@ -34,17 +35,17 @@ class LingeringTransport(asyncio.Transport):
         if self.is_closing():
             return
         if not self._has_more_to_come():
-            self._plain.close()
+            self.plain.close()
             return
-        self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._plain.close)
-        if self._plain.can_write_eof():  # not with TLS, where the response must declare its length
-            self._plain.write_eof()
-        self._plain.resume_reading()
+        self._timer = asyncio.get_running_loop().call_later(self._linger_s, self.plain.close)
+        if self.plain.can_write_eof():  # not with TLS, where the response must declare its length
+            self.plain.write_eof()
+        self.plain.resume_reading()
 
     def close_now(self) -> None:
         """Close for both sides."""
         self.forget()
-        self._plain.close()
+        self.plain.close()
 
     def forget(self) -> None:
         """Stops the timer: the connection is lost."""
@@ -53,29 +54,29 @@ class LingeringTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """True if the transport is closed or about to be closed."""
-        return self._timer is not None or self._plain.is_closing()
+        return self._timer is not None or self.plain.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends data, unless sending has ended."""
         if self._timer is None:
-            self._plain.write(data)
+            self.plain.write(data)
 
     def abort(self) -> None:
         """Closes the connection at once, without sending the rest."""
         self.forget()
-        self._plain.abort()
+        self.plain.abort()
 
     def pause_reading(self) -> None:
-        self._plain.pause_reading()
+        self.plain.pause_reading()
 
     def resume_reading(self) -> None:
-        self._plain.resume_reading()
+        self.plain.resume_reading()
 
     def get_write_buffer_size(self) -> int:
-        return self._plain.get_write_buffer_size()
+        return self.plain.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._plain.get_extra_info(name, default)
+        return self.plain.get_extra_info(name, default)
 
 
 _REASONS = {
@@ -87,6 +88,7 @@ _REASONS = {
 _LINE_OVERHEAD = 4  # bytes beside name and value of a header: ": " and the line end
 _TLS_HELLO = b"\x16\x03"
 _VERSIONS = ("1.0", "1.1")
+_SOCKET_PATHS = (b"/v1/realtime",)
 # No real length has more digits; Python refuses to parse thousands of digits, even zeros.
 _MAX_LENGTH_DIGITS = 19
 # With these statuses the rest of the request is not read: the client sends nothing more, or the server has no room
@@ -194,11 +196,27 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def _should_upgrade_to_ws(self) -> bool:
+        """True for the paths that take WebSockets; all others answer as without the headers of an upgrade."""
+        return self.url.partition(b"?")[0].endswith(_SOCKET_PATHS)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection over to a protocol for WebSockets."""
+        self._stop_timer()
+        plain = self._lingering.plain
+        self._is_in_head = False
+        self.transport = plain
+        super().handle_websocket_upgrade()
+        socket = plain.get_protocol()
+        assert isinstance(socket, LimitedWebSocket)
+        socket.note_lost = self._open_connections.note_lost
+
     def on_message_complete(self) -> None:
         """Starts the timeout of the next head, during which the connection may idle."""
         self._stop_timer()
         super().on_message_complete()
-        self.cycle.more_body = False  # also if the response was complete before
+        if self.cycle is not None:  # None in an upgrade to a WebSocket
+            self.cycle.more_body = False  # also if the response was complete before
 
     def on_response_complete(self) -> None:
         """Lets an unread body end within a short time: a client that still sends would not see the response."""

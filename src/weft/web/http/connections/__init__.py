@@ -1,0 +1,1 @@
+"""Connections of the HTTP server: their limits, and upgrades to WebSockets."""

@@ -1,0 +1,71 @@
+"""OpenAI's realtime API: a conversation over a WebSocket, in text."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from weft.core.errors import BadRequest, Overloaded
+from weft.schema.responses import ResponsesBody
+from weft.web.http.connections.sockets import Socket
+from weft.web.http.endpoint import Access, Answer, Call, Endpoint
+from weft.web.http.problem import HttpError
+from weft.web.inference.call import to_model_call
+from weft.web.realtime.realtime_session import RealtimeSession, SessionLimits
+from weft.web.responses.create import Creation
+from weft.web.responses.runs import Runs
+
+_PATH = "/v1/realtime"
+_SUBPROTOCOL = "realtime"
+
+
+class Realtime:
+    """The sessions of one server."""
+
+    def __init__(self, runs: Runs, limits: SessionLimits) -> None:
+        self._creation = Creation(runs)
+        self._limits = limits
+        self._num_open = 0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint of all sessions."""
+        return Endpoint(
+            method="GET",
+            path=_PATH,
+            handler=self._refuse,
+            socket=self.serve,
+            summary="A session over a WebSocket: conversation items in, responses out, as events.",
+            access=Access.API,
+        )
+
+    async def serve(self, call: Call, socket: Socket) -> None:
+        """Serves one session."""
+        if call.served is None:
+            raise BadRequest("model", "sessions are not supported by a server of several models")
+        if call.query.get("intent") not in (None, "conversation"):
+            raise BadRequest("intent", "intent must be conversation: sound is not supported")
+        body = ResponsesBody(input=[], model=call.query.get("model"))
+        model_call = await to_model_call(replace(call, body=body))
+        with self._counted():
+            await socket.accept(_SUBPROTOCOL)
+            await RealtimeSession(model_call, self._creation, socket, self._limits).serve()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._num_open >= self._limits.max_sessions:
+            raise Overloaded(f"{self._num_open} realtime sessions are open; wait for one to end")
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
+
+    async def _refuse(self, _call: Call) -> Answer:
+        raise HttpError(
+            400, "this path is a WebSocket: send the headers of an upgrade", code="upgrade_required"
+        )
+
+
+def realtime_endpoint(runs: Runs, limits: SessionLimits) -> Endpoint:
+    """The endpoint of a server's sessions."""
+    return Realtime(runs, limits).endpoint

@@ -1,0 +1,289 @@
+"""One realtime session: reads a client's events, and writes those of its responses."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from weft.core.checks.json_pieces import SLICE_BYTES
+from weft.core.errors import BadRequest, WeftError
+from weft.core.values.media import takes
+from weft.schema.realtime import (
+    ClientEvent,
+    ItemCreate,
+    ItemNamed,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+)
+from weft.schema.responses import ResponsesBody
+from weft.web.http.body import BodyScan, ClientDisconnected, decode_body
+from weft.web.http.connections.sockets import Socket
+from weft.web.http.endpoint import Dialect
+from weft.web.http.problem import HttpError, to_problem
+from weft.web.inference.call import ModelCall
+from weft.web.realtime.realtime_events import Event, ResponseEvents, encode, to_event
+from weft.web.realtime.session_items import Item, SessionItems, check_items, to_input, to_item
+from weft.web.realtime.session_settings import Settings
+from weft.web.responses.create import Creation
+from weft.web.responses.item_reader import new_id
+from weft.web.responses.runs import Run
+
+_SOUND: Final = (
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+    "output_audio_buffer.clear",
+    "conversation.item.truncate",
+)
+_STATUSES: Final = ("completed", "incomplete", "failed", "cancelled")
+_POLICY, _DEADLINE = (
+    1008,
+    1000,
+)  # close codes: a message that is no text, and a session that is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Limits of one session, and of all of them together."""
+
+    max_sessions: int = 256
+    max_items: int = 1000
+    max_chars: int = 4 * 2**20
+    idle_s: float = 600.0
+    max_s: float = 3600.0
+
+
+class RealtimeSession:
+    """A session of one client. Only one response is made at a time; events are handled in order."""
+
+    def __init__(
+        self, call: ModelCall, creation: Creation, socket: Socket, limits: SessionLimits
+    ) -> None:
+        self._call = call
+        self._creation = creation
+        self._socket = socket
+        self._limits = limits
+        self._id = new_id("sess")
+        self._settings = Settings()
+        self._conversation = SessionItems(limits.max_items, limits.max_chars)
+        self._run: Run | None = None
+        self._response: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._takes_images = takes("image", call.served.client.model_config.media)
+        self._ends_at = asyncio.get_running_loop().time() + limits.max_s
+        self._handlers: Mapping[str, tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]] = {
+            "session.update": (SessionUpdate, self._update),
+            "conversation.item.create": (ItemCreate, self._create_item),
+            "conversation.item.retrieve": (ItemNamed, self._retrieve_item),
+            "conversation.item.delete": (ItemNamed, self._delete_item),
+            "response.create": (ResponseCreate, self._create_response),
+            "response.cancel": (ResponseCancel, self._cancel_response),
+        }
+
+    async def serve(self) -> None:
+        """Serves the session until its client leaves or a limit ends it."""
+        await self._send("session.created", session=self._shown())
+        try:
+            while (message := await self._next()) is not None:
+                await self._take(message)
+        finally:
+            await self._stop_response()
+
+    async def _next(self) -> str | None:
+        """The next message; None at the end of the session."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left_s = self._ends_at - loop.time()
+            try:
+                async with asyncio.timeout(min(self._limits.idle_s, left_s)):
+                    message = await self._socket.receive()
+            except TimeoutError:
+                if self._is_responding and loop.time() < self._ends_at:
+                    continue
+                await self._socket.close(_DEADLINE, "the session was idle or open for too long")
+                return None
+            if isinstance(message, bytes):
+                await self._socket.close(_POLICY, "events are texts")
+                return None
+            return message
+
+    async def _take(self, message: str) -> None:
+        event_id: str | None = None
+        try:
+            data = await _scanned(message.encode())
+            event: ClientEvent = decode_body(data, ClientEvent)
+            event_id = event.event_id
+            kind, handle = self._handler(event.type)
+            await handle(decode_body(data, kind))
+        except (WeftError, HttpError) as error:
+            await self._send_error(error, event_id)
+
+    def _handler(self, kind: str) -> tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]:
+        if kind in _SOUND:
+            raise BadRequest("type", f"{kind} is not supported: sessions are of text")
+        if kind not in self._handlers:
+            raise BadRequest(
+                "type", f"type must be one of {', '.join(self._handlers)}, got {kind[:60]!a}"
+            )
+        return self._handlers[kind]
+
+    # -- session and conversation ---------------------------------------------------------------
+
+    async def _update(self, event: SessionUpdate) -> None:
+        fields = event.session
+        if fields.type != "realtime":
+            raise BadRequest(
+                "session.type", f"session.type must be realtime, got {fields.type[:40]!a}"
+            )
+        if fields.model not in (None, self._call.model):
+            raise BadRequest("session.model", "session.model cannot change during a session")
+        settings = self._settings.changed(fields, "session")
+        settings.to_body([], None)  # raises for tools that no response could have
+        self._settings = settings
+        await self._send("session.updated", session=self._shown())
+
+    async def _create_item(self, event: ItemCreate) -> None:
+        item = await to_item(event.item, takes_images=self._takes_images)
+        before = self._conversation.add(item, event.previous_item_id)
+        for verb in ("added", "done"):
+            await self._send(f"conversation.item.{verb}", previous_item_id=before, item=item)
+
+    async def _retrieve_item(self, event: ItemNamed) -> None:
+        item = self._conversation.get(event.item_id)
+        await self._send("conversation.item.retrieved", item=item)
+
+    async def _delete_item(self, event: ItemNamed) -> None:
+        self._conversation.delete(event.item_id)
+        await self._send("conversation.item.deleted", item_id=event.item_id)
+
+    # -- responses ------------------------------------------------------------------------------
+
+    @property
+    def _is_responding(self) -> bool:
+        return self._response is not None and not self._response.done()
+
+    async def _create_response(self, event: ResponseCreate) -> None:
+        if self._is_responding:
+            raise HttpError(
+                409,
+                "a response is being made; wait for response.done, or send response.cancel",
+                code="conversation_already_has_active_response",
+            )
+        fields = event.response
+        if fields.conversation not in (None, "auto", "none"):
+            raise BadRequest("response.conversation", "response.conversation must be auto or none")
+        settings = self._settings.changed(fields, "response")
+        items = self._conversation.inputs()
+        if fields.input is not None:
+            items = [to_input(item) for item in await self._own_input(fields.input)]
+        run = await self._prepare(settings.to_body(items, fields.metadata))
+        conversation = None if fields.conversation == "none" else self._conversation
+        shown = {"max_output_tokens": settings.max_output_tokens}
+        events = ResponseEvents(conversation, self._conversation.id, shown)
+        self._run = run
+        self._response = asyncio.create_task(self._respond(run, events))
+
+    async def _own_input(self, given: list[Item]) -> list[Item]:
+        items = [
+            self._conversation.get(str(one.get("id")))
+            if one.get("type") == "item_reference"
+            else await to_item(one, takes_images=self._takes_images)
+            for one in given[: self._limits.max_items + 1]
+        ]
+        if len(items) > self._limits.max_items:
+            raise BadRequest(
+                "response.input", f"response.input may have {self._limits.max_items} items"
+            )
+        await check_items(items, "response.input", takes_images=self._takes_images)
+        return items
+
+    async def _prepare(self, data: bytes) -> Run:
+        tenant = None if self._call.exchange is None else self._call.exchange.tenant
+        if tenant is not None:
+            tenant.admit()  # each response counts as one request
+        body: ResponsesBody = decode_body(data, ResponsesBody)
+        request_id = uuid.uuid4().hex
+        call = replace(self._call, body=body, request_id=request_id)
+        return Run(call.served, await self._creation.prepare(call, body))
+
+    async def _respond(self, run: Run, events: ResponseEvents) -> None:
+        """Writes a response to its end, or until it is cancelled."""
+        try:
+            await self._write([events.created(run.response)])
+            await self._write_outputs(run, events)
+            status = run.response.status
+            await self._write(
+                [events.done(run.response, status if status in _STATUSES else "failed")]
+            )
+        except ClientDisconnected:
+            pass  # the session ends
+        finally:
+            run.request.close()
+
+    async def _write_outputs(self, run: Run, events: ResponseEvents) -> None:
+        try:
+            async with aclosing(run.events()) as made:
+                async for one in made:
+                    await self._write(events.events(one))
+            run.log_error()
+        except asyncio.CancelledError:
+            for one in run.cancelled():
+                await self._write(events.events(one))
+        except (WeftError, HttpError) as error:  # the engine did not accept the request
+            await self._send_error(error, None)
+
+    async def _cancel_response(self, event: ResponseCancel) -> None:
+        run = self._run
+        if run is None or not self._is_responding or event.response_id not in (None, run.id):
+            raise HttpError(
+                400,
+                "no such response is being made",
+                code="response_cancel_not_active",
+                parameter="response_id",
+            )
+        await self._stop_response()
+
+    async def _stop_response(self) -> None:
+        task = self._response
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": "realtime.session",
+            "type": "realtime",
+            "model": self._call.model,
+            **self._settings.shown(),
+        }
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self._write([to_event(kind, **fields)])
+
+    async def _write(self, events: Iterable[Event]) -> None:
+        async with self._writing:  # a response writes beside the session
+            for event in events:
+                await self._socket.send(encode(event))
+
+    async def _send_error(self, error: Exception, event_id: str | None) -> None:
+        body = to_problem(error, self._call.request_id).body(Dialect.OPENAI, self._call.label)
+        detail = msgspec.json.decode(body)["error"]
+        await self._send("error", error={**detail, "event_id": event_id})
+
+
+async def _scanned(data: bytes) -> bytes:
+    """The data of a message, after the checks that the body of a request gets."""
+    scan = BodyScan()
+    for start in range(0, len(data), SLICE_BYTES):
+        piece = data[start : start + SLICE_BYTES]
+        scan.feed(piece, is_last=start + SLICE_BYTES >= len(data))
+        await asyncio.sleep(0)
+    return data
