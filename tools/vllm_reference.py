@@ -6,7 +6,7 @@ from tools.markdown import page, table
 from weft.compat.vllm import Use, VllmFlag, vllm_flags
 
 _ABOUT = (
-    "`weft serve` knows every flag of `vllm serve` 0.32, and some flags of older releases. A flag may be given by its "
+    "`weft serve` knows every flag of `vllm serve` 0.33, and some flags of older releases. A flag may be given by its "
     "full name or a short form, with `-` or `_`, as `--x` or `--no-x`, with a dot for a key of a JSON value "
     "(`--structured-outputs-config.backend xgrammar`), or in the file of `--config`. Abbreviated names are errors. "
     "`weft.LLM(...)` knows the same names with `_`. Two defaults differ: Weft listens on 127.0.0.1 unless `--host` is "

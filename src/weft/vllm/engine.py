@@ -26,7 +26,8 @@ from weft.vllm.profiler import OneThread
 
 log = logging.getLogger("weft.engine")
 
-RELEASE = "0.32"
+RELEASES = ("0.32", "0.33")
+_NEEDED = " or ".join(RELEASES)
 _SERIES = "vllm:"
 _MERGED = "structured_outputs_config"  # this server sets a part of this structure
 # Environment variables that vLLM reads when it is first imported.
@@ -58,11 +59,11 @@ def import_vllm() -> Any:
         vllm = import_module("vllm")
     except ImportError as error:
         raise ConfigError(
-            f"--engine vllm needs vLLM {RELEASE}: {how_to_install('vllm')} ({error})"
+            f"--engine vllm needs vLLM {_NEEDED}: {how_to_install('vllm')} ({error})"
         ) from error
-    if not vllm.__version__.startswith(f"{RELEASE}."):
+    if not vllm.__version__.startswith(tuple(f"{release}." for release in RELEASES)):
         raise ConfigError(
-            f"--engine vllm needs vLLM {RELEASE}, and {vllm.__version__} is installed"
+            f"--engine vllm needs vLLM {_NEEDED}, and {vllm.__version__} is installed"
         )
     return vllm
 
