@@ -47,11 +47,11 @@ def make_tools() -> tuple[MCPServer, list[str]]:
 
 
 @contextmanager
-def tool_serving(path: str = "/mcp"):
-    """The address of a server, over HTTP or for /sse over events, and the calls it gets."""
+def tool_serving(path: str = "/mcp", wrap=lambda app: app):
+    """The address of a server, over HTTP or for /sse over events, and the calls it gets; `wrap` is put around it."""
     server, calls = make_tools()
     app = server.sse_app() if path == "/sse" else server.streamable_http_app()
-    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(wrap(app), port=0, log_level="critical", timeout_graceful_shutdown=1)
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run)
     thread.start()
