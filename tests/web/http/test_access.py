@@ -88,6 +88,7 @@ CONTROL = {
     ("POST", "/stop_profile"),
     ("POST", "/collective_rpc"),
     ("POST", "/abort_requests"),
+    ("POST", "/inference/v1/abort_requests"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
     ("POST", "/init_weight_transfer_engine"),
