@@ -92,13 +92,13 @@ def _parse(words: Sequence[str]) -> dict[str, Any]:
     parser.set_defaults(**{action.dest: None for action in parser._actions})
 
     def refuse(message: str) -> None:
-        raise ConfigError(f"vLLM {RELEASE}: {message}")
+        raise ConfigError(f"vLLM: {message}")
 
     parser.error = refuse
     try:
         given = vars(parser.parse_args(list(words)))
     except ArgumentError as error:
-        raise ConfigError(f"vLLM {RELEASE}: {error}") from error
+        raise ConfigError(f"vLLM: {error}") from error
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -112,9 +112,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     known = {field.name for field in dataclasses.fields(arguments)}
     for name in settings:
         if name not in known:
-            raise ConfigError(
-                f"--engine-args: {name} is not an argument of vLLM {RELEASE}'s engine"
-            )
+            raise ConfigError(f"--engine-args: {name} is not an argument of vLLM's engine")
     # vLLM converts some of these to objects itself, and the others only in its command-line parser.
     objects = {name: value for name, value in settings.items() if isinstance(value, dict)}
     words = [f"{spelled(name)}={json.dumps(value)}" for name, value in objects.items()]

@@ -33,7 +33,7 @@ from weft.web.http.body import (
     read_body,
 )
 from weft.web.http.choices import has_several_choices, send_choices
-from weft.web.http.connections.sockets import Socket, SocketSend, take_key_of_subprotocols
+from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.form import FORM, decode_form
@@ -168,19 +168,12 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request. Never raises: every failure ends this request only."""
-        socket_send = None
-        if scope["type"] == "websocket":
-            send = socket_send = SocketSend(send)
-            scope = {**scope, "method": "GET"}
         exchange = Exchange(scope, send, self._options.write_timeout_s)
         REQUEST.set((exchange.label, exchange.headers.get("traceparent")))
         dialect = dialect_of(exchange.raw_path)
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
-            if socket_send is None:
-                await self._serve(exchange, receive)
-            else:
-                await self._serve_socket(exchange, Socket(exchange, receive, socket_send))
+            await self._serve(exchange, receive)
         except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
@@ -224,6 +217,9 @@ class HttpApp:
         if is_open:
             await self._answer(exchange, found, b"")
             return
+        if exchange.scope["type"] == "websocket":
+            await self._serve_socket(exchange, found, Socket(exchange, receive))
+            return
         with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
             if endpoint.body is not None:
@@ -238,14 +234,8 @@ class HttpApp:
                 exchange.field_names = [] if scan is None else scan.field_names()
             await self._answer_while_wanted(exchange, receive, found, body)
 
-    async def _serve_socket(self, exchange: Exchange, socket: Socket) -> None:
+    async def _serve_socket(self, exchange: Exchange, found: RouteMatch, socket: Socket) -> None:
         """Serves a WebSocket. Until it is accepted, errors are the responses of a GET request."""
-        take_key_of_subprotocols(exchange)
-        self._gate.let_in(exchange)
-        _ = self._state.served
-        found = (self._router or self._probes).find("GET", exchange.raw_path)
-        exchange.handler = found.endpoint.path
-        self._gate.check(found.endpoint, exchange)
         self._gate.check_page(exchange, "open WebSockets")
         serve = found.endpoint.socket
         assert serve is not None, "the protocol upgrades no other path"

@@ -48,7 +48,7 @@ class Exchange:
         self.tenant: Tenant | None = None
         self.releases: list[Callable[[], None]] = []  # called after the answer was sent
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._send = send
+        self.sender = send
         self._stall = WriteStall(write_timeout_s, self.abort)
         self._is_aborted = False
         extensions = scope.get("extensions", {})
@@ -105,7 +105,7 @@ class Exchange:
             return
         self.num_bytes_out += len(data)
         with self._stall:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self.sender({"type": "http.response.body", "body": data, "more_body": True})
         if self._is_aborted:
             raise ClientDisconnected
 
@@ -138,7 +138,7 @@ class Exchange:
         is_last = self._note(message)
         try:
             with self._stall:
-                await self._send(message)
+                await self.sender(message)
         finally:
             if is_last:
                 self._stall.stop()

@@ -160,16 +160,6 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
         yield from report_unheld("structured_outputs", fields.structured_outputs.json)
 
 
-def beyond_generation(fields: GenerationFields) -> Iterable[Deviation]:
-    """`beyond_openai`, and the fields that only render endpoints use."""
-    yield from beyond_openai(fields)
-    if fields.return_token_offsets:
-        yield Deviation(
-            "return_token_offsets",
-            "return_token_offsets is ignored: only the render endpoints return offsets",
-        )
-
-
 def report_unheld(name: str, schema: Mapping[str, Any] | str | None) -> Iterable[Deviation]:
     """Yields the parts of the schema in the field `name` that no grammar enforces."""
     if schema is not None and (places := unheld(schema)):

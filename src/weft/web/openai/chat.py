@@ -38,7 +38,7 @@ from weft.web.inference.call import (
 )
 from weft.web.inference.fields import (
     REFUSED_BESIDE_MEDIA,
-    beyond_generation,
+    beyond_openai,
     num_logprobs,
     refuse_unsupported,
     template_kwargs,
@@ -58,7 +58,7 @@ EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32
     "POST /v1/chat/completions",
     body=ChatBody,
     example=EXAMPLE,
-    deviations=beyond_generation,
+    deviations=beyond_openai,
     answer=ChatAnswer,
     event=ChatChunk,
 )

@@ -18,7 +18,7 @@ from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import AnswerDetails, ModelCall, model_endpoint, to_usage
-from weft.web.inference.fields import beyond_generation
+from weft.web.inference.fields import beyond_openai
 from weft.web.openai.chat import to_shape, to_turn, whole_choice
 from weft.web.openai.chat_stream import ChatShape
 from weft.web.openai.completions import MAX_ANSWERS
@@ -40,7 +40,7 @@ _REFUSED = {
     "POST /v1/chat/completions/batch",
     body=BatchChatBody,
     example={"messages": [[{"role": "user", "content": "Hello!"}]], "max_tokens": 32},
-    deviations=beyond_generation,
+    deviations=beyond_openai,
     answer=ChatAnswer,
 )
 async def create_chat_batch(call: ModelCall) -> Answer:

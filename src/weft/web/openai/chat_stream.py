@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import starmap
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from weft.core.aio.scores import write_scores
@@ -46,7 +47,7 @@ class ChatShape:
 
 def chat_stream(served: Served, turn: Turn, shape: ChatShape) -> Events:
     """The whole stream, `[DONE]` included."""
-    writer = ChunkWriter(shape)
+    writer = PromptTextWriter(shape) if shape.has_prompt_text else ChunkWriter(shape)
     sink = TurnSink(writer.encoded) if turn.params.logprobs is None else None
     return Events(_chat_events(run_turn(served, turn, sink=sink), writer), sink=sink)
 
@@ -134,9 +135,7 @@ class ChunkWriter:
             choice = ChatChunkChoice(
                 index=index, delta=ChatDelta(role=self._shape.role, content="")
             )
-            has_text = self._shape.has_prompt_text and index == 0
-            text = event.prompt if has_text else UNSET
-            yield self._chunk(choice, prompt_token_ids=ids, prompt_text=text)
+            yield self._chunk(choice, prompt_token_ids=ids)
         if not self._shape.echo:
             return
         for index in range(self._shape.num_answers):
@@ -185,7 +184,6 @@ class ChunkWriter:
         choice: ChatChunkChoice,
         *,
         prompt_token_ids: list[int] | UnsetType | None = UNSET,
-        prompt_text: str | UnsetType = UNSET,
     ) -> ChatChunk:
         head = self._shape.head
         return ChatChunk(
@@ -195,7 +193,6 @@ class ChunkWriter:
             choices=[choice],
             usage=self._running_usage(choice.index) if self._has_running_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
-            prompt_text=prompt_text,
         )
 
     def _running_usage(self, index: int) -> Usage:
@@ -207,6 +204,15 @@ class ChunkWriter:
             num_completion_tokens=progress.num_tokens,
             num_reasoning_tokens=progress.num_reasoning_tokens,
         )
+
+
+class PromptTextWriter(ChunkWriter):
+    """A writer whose first chunk has the text of the prompt."""
+
+    def first(self, event: Began) -> Iterator[ChatChunk]:
+        first, *rest = super().first(event)
+        yield msgspec.structs.replace(first, prompt_text=event.prompt)
+        yield from rest
 
 
 def to_delta(parts: list[Part]) -> ChatDelta:

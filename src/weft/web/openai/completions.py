@@ -44,7 +44,7 @@ from weft.web.inference.call import (
 )
 from weft.web.inference.fields import (
     REFUSED_BESIDE_BEAMS,
-    beyond_generation,
+    beyond_openai,
     refuse_unsupported,
     to_length_penalty,
     to_params,
@@ -87,7 +87,7 @@ class CompletionJob:
     "POST /v1/completions",
     body=CompletionBody,
     example=EXAMPLE,
-    deviations=beyond_generation,
+    deviations=beyond_openai,
     answer=CompletionAnswer,
     event=CompletionChunk,
 )

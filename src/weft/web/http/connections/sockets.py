@@ -1,9 +1,9 @@
 """WebSockets on the HTTP server: an exchange whose body is messages in both directions."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, cast
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto import events
 
@@ -11,7 +11,7 @@ from weft.web.http.exchange import ABORT, Exchange
 
 MAX_MESSAGE_BYTES: Final = 2**20
 PING_INTERVAL_S: Final = 20.0
-_KEY_PROTOCOL: Final = "openai-insecure-api-key."  # web pages cannot set headers of a WebSocket
+_KEY_PROTOCOL: Final = "openai-insecure-api-key."
 _MAX_REASON_BYTES: Final = 120
 
 
@@ -25,8 +25,17 @@ class LimitedWebSocket(WSProtocol):
         self.note_lost()
 
     def handle_connect(self, event: events.Request) -> None:
+        self.send = SocketSend(super().send)  # type: ignore[arg-type, assignment, method-assign]
         super().handle_connect(event)
-        self.scope["extensions"][ABORT] = self.transport.abort  # type: ignore[assignment]
+        scope = cast(Scope, self.scope)
+        scope["method"] = "GET"
+        scope["extensions"][ABORT] = self.transport.abort
+        names = {name for name, _ in scope["headers"]}
+        for offered in scope["subprotocols"]:
+            # As OpenAI's client for browsers sends a key: web pages cannot set headers of a WebSocket.
+            if offered.startswith(_KEY_PROTOCOL) and b"authorization" not in names:
+                key = offered.removeprefix(_KEY_PROTOCOL).encode()
+                scope["headers"] = [*scope["headers"], (b"authorization", b"Bearer " + key)]
 
 
 class SocketSend:
@@ -59,10 +68,11 @@ class SocketSend:
 class Socket:
     """The WebSocket of one exchange. Texts only: a message of bytes is returned as bytes, for its reader to refuse."""
 
-    def __init__(self, exchange: Exchange, receive: Receive, send: SocketSend) -> None:
+    def __init__(self, exchange: Exchange, receive: Receive) -> None:
         self._exchange = exchange
         self._receive = receive
-        self._send = send
+        assert isinstance(exchange.sender, SocketSend)
+        self._send = exchange.sender
         self.is_closed = False
 
     async def accept(self, subprotocol: str | None = None) -> None:
@@ -93,11 +103,3 @@ class Socket:
         if not self.is_closed:
             self.is_closed = True
             await self._send.close(code, reason)
-
-
-def take_key_of_subprotocols(exchange: Exchange) -> None:
-    """Reads an API key from the subprotocols of a web page, as OpenAI's clients for browsers send it."""
-    offered: list[Any] = exchange.scope.get("subprotocols", [])
-    for name in offered:
-        if name.startswith(_KEY_PROTOCOL) and "authorization" not in exchange.headers:
-            exchange.headers["authorization"] = f"Bearer {name.removeprefix(_KEY_PROTOCOL)}"
