@@ -8,11 +8,11 @@ from functools import partial
 import msgspec
 
 from weft.core.aio.merged import merged
+from weft.core.aio.scores import let_go, write_scores
 from weft.core.errors import BadRequest
 from weft.core.values.logprobs import num_scores
 from weft.schema.chat import BatchChatBody, ChatAnswer, ChatBody, ChatChoice, ChatFields
 from weft.schema.usage import Usage
-from weft.text.outputs import let_go, write_scores
 from weft.web.chat.fold import WholeTurn, fold
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
 from weft.web.chat.turn import Turn
