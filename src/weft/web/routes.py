@@ -49,7 +49,7 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *conversation_endpoints(store, conversations),
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
-    realtime = realtime_endpoint(runs, SessionLimits())
+    realtime = realtime_endpoint(runs, conversations, SessionLimits())
     return (
         *group("OpenAI", (*models.ENDPOINTS, *openai, realtime)),
         *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),

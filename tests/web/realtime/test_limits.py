@@ -10,6 +10,7 @@ import pytest
 from tests.doubles.websocket_client import Refused, connected
 from tests.web.http.serving import make_state, serving
 from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES
+from weft.web.items.conversation_store import Conversations
 from weft.web.realtime import realtime_endpoint
 from weft.web.realtime.realtime_session import SessionLimits
 from weft.web.responses.runs import Runs
@@ -20,8 +21,9 @@ SMALL = "/small/v1/realtime"
 
 def small(**limits):
     """A second endpoint, with these limits."""
-    runs = Runs(make_state(), ResponseLimits())
-    return replace(realtime_endpoint(runs, SessionLimits(**limits)), path=SMALL)
+    state = make_state()
+    runs, conversations = Runs(state, ResponseLimits()), Conversations(state.store)
+    return replace(realtime_endpoint(runs, conversations, SessionLimits(**limits)), path=SMALL)
 
 
 def message(text: str) -> dict:

@@ -10,6 +10,7 @@ from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint
 from weft.web.http.problem import HttpError
 from weft.web.inference.call import to_model_call
+from weft.web.items.conversation_store import Conversations
 from weft.web.realtime.realtime_session import RealtimeSession, SessionLimits
 from weft.web.responses.create import Creation
 from weft.web.responses.runs import Runs
@@ -21,8 +22,8 @@ _SUBPROTOCOL = "realtime"
 class Realtime:
     """The sessions of one server."""
 
-    def __init__(self, runs: Runs, limits: SessionLimits) -> None:
-        self._creation = Creation(runs)
+    def __init__(self, runs: Runs, conversations: Conversations, limits: SessionLimits) -> None:
+        self._creation = Creation(runs, conversations)
         self._limits = limits
         self._num_open = 0
 
@@ -66,6 +67,6 @@ class Realtime:
         )
 
 
-def realtime_endpoint(runs: Runs, limits: SessionLimits) -> Endpoint:
+def realtime_endpoint(runs: Runs, conversations: Conversations, limits: SessionLimits) -> Endpoint:
     """The endpoint of a server's sessions."""
-    return Realtime(runs, limits).endpoint
+    return Realtime(runs, conversations, limits).endpoint

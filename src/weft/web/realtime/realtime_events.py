@@ -7,8 +7,8 @@ import msgspec
 
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import FunctionCallItem, OutputItem, OutputMessage, ResponseObject
+from weft.web.items.item_reader import new_id
 from weft.web.realtime.session_items import Item, SessionItems
-from weft.web.responses.item_reader import new_id
 
 Event = dict[str, Any]
 

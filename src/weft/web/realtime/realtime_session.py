@@ -26,11 +26,11 @@ from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.inference.call import ModelCall
+from weft.web.items.item_reader import new_id
 from weft.web.realtime.realtime_events import Event, ResponseEvents, encode, to_event
 from weft.web.realtime.session_items import Item, SessionItems, check_items, to_input, to_item
 from weft.web.realtime.session_settings import Settings
 from weft.web.responses.create import Creation
-from weft.web.responses.item_reader import new_id
 from weft.web.responses.runs import Run
 
 _SOUND: Final = (

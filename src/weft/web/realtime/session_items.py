@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weft.core.errors import BadRequest, NotFound
-from weft.web.responses.item_reader import new_id
-from weft.web.responses.items import read_input
+from weft.web.items.item_reader import new_id
+from weft.web.items.items import read_input
 
 Item = dict[str, Any]
 ROOT: Final = "root"
