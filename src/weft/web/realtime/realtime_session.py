@@ -12,14 +12,6 @@ import msgspec
 from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest, WeftError
 from weft.core.values.media import takes
-from weft.schema.realtime import (
-    ClientEvent,
-    ItemCreate,
-    ItemNamed,
-    ResponseCancel,
-    ResponseCreate,
-    SessionUpdate,
-)
 from weft.schema.responses import ResponsesBody
 from weft.web.http.body import BodyScan, ClientDisconnected, decode_body
 from weft.web.http.connections.sockets import Socket
@@ -27,6 +19,14 @@ from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.inference.call import ModelCall
 from weft.web.items.item_reader import new_id
+from weft.web.realtime.client_events import (
+    ClientEvent,
+    ItemCreate,
+    ItemNamed,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+)
 from weft.web.realtime.realtime_events import Event, ResponseEvents, encode, to_event
 from weft.web.realtime.session_items import Item, SessionItems, check_items, to_input, to_item
 from weft.web.realtime.session_settings import Settings

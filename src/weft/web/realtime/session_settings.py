@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from weft.core.errors import BadRequest
-from weft.schema.realtime import MaxTokens, ResponseFields, SessionFields
+from weft.web.realtime.client_events import MaxTokens, ResponseFields, SessionFields
 
 # Fields of both kinds that this server does not have; null is always accepted.
 _REFUSED: Final = {

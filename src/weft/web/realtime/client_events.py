@@ -1,11 +1,9 @@
-"""Events of OpenAI's realtime API, for sessions of text."""
+"""Events that clients of OpenAI's realtime API send."""
 
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
-
-# -- events of the client -----------------------------------------------------------------------
 
 MaxTokens = int | Literal["inf"]
 
@@ -82,13 +80,3 @@ class ResponseCancel(ClientEvent, frozen=True, kw_only=True):
     """Ends the response that is being made."""
 
     response_id: str | None = None
-
-
-# -- events of the server -----------------------------------------------------------------------
-
-
-class RealtimeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of the server; the fields beside these depend on its type."""
-
-    type: str
-    event_id: str
