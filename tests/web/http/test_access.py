@@ -4,6 +4,7 @@ import pytest
 
 from tests.web.http.serving import GENERATE, make_state, serving
 from weft.web.http.endpoint import Access
+from weft.web.page.assets import STATIC
 from weft.web.page.files import PAGES
 from weft.web.routes import all_endpoints
 
@@ -67,12 +68,11 @@ OPEN = {
     ("GET", "/readyz"),
     ("GET", "/startupz"),
 }
-FILES = {("GET", "/"), ("GET", "/docs"), ("GET", "/page/style.css"), ("GET", "/page/icon.svg")} | {
-    ("GET", f"/page/{name}.js")
-    for name in (
-        *("answer", "api", "app", "chat", "copy", "docs", "dom"),
-        *("engine", "models", "pictures", "requests", "schema", "settings", "start", "tokens"),
-    )
+# Scripts, styles and pictures of the pages hold no data; the page of routing is a picker's.
+FILES = {("GET", "/"), ("GET", "/docs")} | {
+    ("GET", f"/page/{file.name}")
+    for file in STATIC.iterdir()
+    if file.suffix in (".js", ".css", ".svg") and file.name != "routing.js"
 }
 CONTROL = {
     ("POST", "/pause"),
