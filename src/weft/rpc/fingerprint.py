@@ -16,8 +16,8 @@ from weft.core.errors import WeftError
 from weft.core.values.types import LoRARequest
 from weft.model.files.stamps import content_digest
 from weft.model.lora import CONFIG_FILE, WEIGHTS_FILE
+from weft.rpc.metadata import FINGERPRINT_SEPARATOR
 
-_SEPARATOR = ":"
 # Time that a caller waits for files to be read.
 _WAIT_S = 1.0
 # Settings that can change a token; `tests/rpc/test_fingerprint.py` lists the others.
@@ -74,7 +74,7 @@ class Fingerprints:
         if lora is None or not self._model:
             return self._model
         known = self._adapters.get(_key(lora))
-        return "" if known is None else f"{self._model}{_SEPARATOR}{known[1]}"
+        return "" if known is None else f"{self._model}{FINGERPRINT_SEPARATOR}{known[1]}"
 
     async def refresh(self) -> str:
         """Returns the fingerprint of the model; empty while its files are read, and for weights that are in no file."""
@@ -143,13 +143,6 @@ class Fingerprints:
             tokenizer.update(f"{name} {len(data)} ".encode() + data)
         given = (__version__, computation, settings, tokenizer.hexdigest(), self._reasoning_parser)
         return msgspec.json.encode(given, order="sorted").decode()
-
-
-def is_equal(model: str, fingerprint: str) -> bool:
-    """True if a server with this fingerprint of its model can continue a request; the server itself compares the
-    adapter.
-    """
-    return bool(model) and model == fingerprint.partition(_SEPARATOR)[0]
 
 
 def _key(lora: LoRARequest) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from weft.core.aio.failover import Resuming
 from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
 from weft.core.values.types import EngineLoad, Request
 from weft.rpc.client import RpcClient
-from weft.rpc.fingerprint import is_equal
+from weft.rpc.metadata import FINGERPRINT_SEPARATOR
 from weft.rpc.methods import DRAINING
 
 log = logging.getLogger("weft.rpc")
@@ -122,7 +122,7 @@ class FleetMembers:
     def _equal(self, request: Request) -> list[FleetMember]:
         assert request.resumption is not None
         fingerprint = request.resumption.fingerprint
-        return [one for one in self.healthy if is_equal(one.fingerprint, fingerprint)]
+        return [one for one in self.healthy if _is_equal(one.fingerprint, fingerprint)]
 
     def _check(self, request: Request) -> None:
         self._check_open()
@@ -151,7 +151,7 @@ class FleetMembers:
         for member in self.all:
             is_silent = member.failing_since is not None and member.failing_since < too_old
             if (member.is_draining or is_silent) and any(
-                is_equal(one.fingerprint, member.fingerprint) for one in self.healthy
+                _is_equal(one.fingerprint, member.fingerprint) for one in self.healthy
             ):
                 member.client.drop_streams(is_draining=member.is_draining)
 
@@ -161,3 +161,10 @@ class FleetMembers:
         await asyncio.gather(self._watch, return_exceptions=True)
         self.resuming.announce()
         await asyncio.gather(*(member.client.close() for member in self.all))
+
+
+def _is_equal(model: str, fingerprint: str) -> bool:
+    """True if a server with this fingerprint of its model can continue a request; the server itself compares the
+    adapter.
+    """
+    return bool(model) and model == fingerprint.partition(FINGERPRINT_SEPARATOR)[0]

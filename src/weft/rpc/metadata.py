@@ -37,6 +37,9 @@ REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 # The rank of a request of `vllm.Inference`, as vLLM's servers read it.
 RANK_METADATA = "x-data-parallel-rank"
 
+# In a fingerprint, between that of the model and that of the adapter.
+FINGERPRINT_SEPARATOR = ":"
+
 _MAX_RANK_DIGITS = 10
 _SEED_MASK = 2**31 - 1  # the protocol has 32 bits
 _ENDED = {"true": True, "false": False}
