@@ -172,7 +172,13 @@ def _configs(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
         "image_std": [0.5] * 3, "max_image_size": {"longest_edge": SIDE}, "resample": 1, "rescale_factor": 1 / 255,
         "size": {"longest_edge": SIDE},
     }  # fmt: skip
-    generation = {"do_sample": False, "eos_token_id": [end, pad], "pad_token_id": pad}
+    # Without a temperature, servers sample at 1, and the answers are few words that are either right or wrong.
+    generation = {
+        "do_sample": True,
+        "eos_token_id": [end, pad],
+        "pad_token_id": pad,
+        "temperature": 0.05,
+    }
     return {
         "config.json": config,
         "preprocessor_config.json": pictures,
