@@ -324,7 +324,7 @@ async def test_who_asks_for_a_stored_response_is_told_why_there_is_none():
         for name, value in (("store", True), ("background", True), ("previous_response_id", "r")):
             refused = await clients.call("POST", "/v1/responses", json=body | {name: value})
             assert refused.status_code == 400
-            assert refused.json()["error"]["message"].startswith(f"{name} is not offered")
+            assert refused.json()["error"]["message"].startswith(f"{name} needs --store-file")
 
 
 @pytest.mark.slow
