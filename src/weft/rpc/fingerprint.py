@@ -103,7 +103,7 @@ class Fingerprints:
 
     async def _find_parts(self) -> list[str]:
         """Returns what every engine says of its model; empty if engines differ, or do not say."""
-        if self._client.info.settings["compute_config"] is None:
+        if self._client.info.config.compute_config is None:
             return []  # an engine of another kind
         try:
             found = await self._client.collective_rpc("fingerprint_parts")

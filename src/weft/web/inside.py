@@ -7,8 +7,15 @@ from typing import Any, Final, TypeAlias
 
 from starlette.types import ASGIApp, Message
 
+from weft.core.aio.pauses import Pauses
+
 # Key in the ASGI scope's extensions. Only this module sets it: no request from a network has it.
 INSIDE: Final = "weft.inside"
+# Statuses after which the same request is sent again; any other status is the answer.
+TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
+_PAUSES_S: Final = (0.25, 30.0)  # first and longest pause before a request is sent again
+_LONGEST_WAIT_S: Final = 60.0  # upper limit of a pause that the server asks for
+_MAX_TRIES: Final = 8  # of a request that fails inside the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,22 @@ def inside_caller(app: ASGIApp) -> InsideCaller:
         return answer
 
     return call
+
+
+async def until_answered(send: Callable[[], Awaitable[InsideAnswer]]) -> InsideAnswer:
+    """Sends a request again, after growing pauses, while the server has no room for it. An error of the server itself
+    (500) is the answer after some tries.
+    """
+    pauses, num_tries = Pauses(*_PAUSES_S), 0
+    while True:
+        answer = await send()
+        num_tries += 1
+        is_broken = answer.status == 500 and num_tries >= _MAX_TRIES
+        if answer.status not in TRANSIENT or is_broken:
+            return answer
+        wanted = answer.headers.get("retry-after", "")
+        wanted_s = min(float(wanted), _LONGEST_WAIT_S) if wanted.isdecimal() else 0.0
+        await asyncio.sleep(max(pauses.next_s(), wanted_s))
 
 
 def _scope(path: str, body: bytes, inside: Inside) -> dict[str, Any]:

@@ -30,11 +30,12 @@ from weft.core.observe.log import configure_logging
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.terminal import say
 from weft.core.values.declare import refuse_unused
-from weft.web.batches.batch_lines import TRANSIENT, BatchRequest, BatchResponse
+from weft.web.batches.batch_lines import BatchRequest, BatchResponse
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Access
 from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
+from weft.web.inside import TRANSIENT
 
 _PROGRESS_S = 5.0
 _CONNECT_TIMEOUT_S = 10.0

@@ -12,8 +12,6 @@ from weft.core.errors import ConfigError
 # The limit of a body (docs/decisions/0013), plus the fields around it.
 MAX_LINE_BYTES: Final = 13 * 2**20
 _MAX_ID_CHARS = 512
-# Statuses after which the same request is retried; any other status is the answer.
-TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

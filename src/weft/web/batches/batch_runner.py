@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from weft.core.aio.pauses import Pauses
 from weft.core.aio.tasks import gather_all
 from weft.core.errors import ConfigError, NotFound
 from weft.schema.batches import BatchError
 from weft.web.batches.batch_lines import (
-    TRANSIENT,
     BatchAnswer,
     BatchRequest,
     BatchResponse,
@@ -22,17 +20,15 @@ from weft.web.batches.batch_lines import (
 from weft.web.batches.places import Places
 from weft.web.batches.stored_batch import CANCEL, Batches, BatchState, tokens_of
 from weft.web.http.state import ServerState
-from weft.web.inside import Inside, InsideAnswer, InsideCaller
+from weft.web.inside import Inside, InsideAnswer, InsideCaller, until_answered
 from weft.web.items.item_reader import new_id
+from weft.web.store.database import until_stored
 from weft.web.store.stored_object import StoredObject, StoreFailed, StoreFull
 
 log = logging.getLogger("weft.web")
 
 _LOOK_S = 0.5  # between looks for new batches, abandoned ones, and signals
-_PAUSES_S = (0.25, 30.0)  # first and longest pause before a request is sent again
-_LONGEST_WAIT_S = 60.0  # upper limit of a pause that the server asks for
 _MAX_RUNNING = 8
-_MAX_TRIES = 8  # of a request that fails inside the server
 _MAX_ERRORS = 100
 MAX_REQUESTS = 50_000
 
@@ -148,23 +144,17 @@ class BatchRunner:
     async def _answer(
         self, call: InsideCaller, work: "_Batch", request: BatchRequest
     ) -> InsideAnswer:
-        pauses = Pauses(*_PAUSES_S)
         inside = Inside(work.record.tenant, is_low=True)
-        num_tries = 0
-        while True:
+
+        async def send() -> InsideAnswer:
             async with self._places.take():
-                answer = await call(request.url, bytes(request.body), inside)
-            num_tries += 1
-            is_broken = answer.status == 500 and num_tries >= _MAX_TRIES
-            if answer.status not in TRANSIENT or is_broken:
-                return answer
-            wanted = answer.headers.get("retry-after", "")
-            wanted_s = min(float(wanted), _LONGEST_WAIT_S) if wanted.isdecimal() else 0.0
-            await asyncio.sleep(max(pauses.next_s(), wanted_s))
+                return await call(request.url, bytes(request.body), inside)
+
+        return await until_answered(send)
 
 
 class _Batch:
-    """One batch while it runs."""
+    """A batch while it runs."""
 
     def __init__(self, batches: Batches, record: StoredObject, batch: BatchState) -> None:
         self._batches = batches
@@ -187,7 +177,7 @@ class _Batch:
                 begun_at=self._batches.now(),
                 total=len(self._requests),
             )
-            await _retried(lambda: self._batches.change(self.record, self._batch))
+            await until_stored(lambda: self._batches.change(self.record, self._batch))
 
     async def left(self) -> list[BatchRequest]:
         """The requests without an answer."""
@@ -200,7 +190,7 @@ class _Batch:
             _message_line(request, answer) if self._batch.is_of_messages else _line(request, answer)
         )
         is_ok, tokens = answer.status < 400, tokens_of(answer.body)
-        await _retried(
+        await until_stored(
             lambda: self._batches.answer(self.record, request.custom_id, line, tokens, is_ok=is_ok)
         )
 
@@ -213,7 +203,7 @@ class _Batch:
         ids = [request.custom_id for request in self._requests]
         batch = msgspec.structs.replace(self._batch, total=len(ids))
         with suppress(NotFound):  # it was deleted
-            await _retried(lambda: self._batches.end(self.record, batch, status, ids))
+            await until_stored(lambda: self._batches.end(self.record, batch, status, ids))
         log.info("batch %s has ended: %s", self.record.id, status)
 
 
@@ -244,16 +234,6 @@ def read_lines(content: bytes, endpoint: str) -> list[BatchRequest]:
     if errors:
         raise InvalidLines(errors)
     return found
-
-
-async def _retried(change: Callable[[], Awaitable[None]]) -> None:
-    """Makes a change of the store; tries until the store can be written."""
-    pauses = Pauses(*_PAUSES_S)
-    while True:
-        try:
-            return await change()
-        except StoreFailed:
-            await asyncio.sleep(pauses.next_s())
 
 
 def _line(request: BatchRequest, answer: InsideAnswer) -> bytes:

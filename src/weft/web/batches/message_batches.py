@@ -17,7 +17,7 @@ from weft.schema.batches import (
 from weft.web.batches.batch_runner import MAX_REQUESTS, BatchRunner
 from weft.web.batches.stored_batch import COMPLETED, FAILED, MESSAGES, Batches, BatchState
 from weft.web.http.endpoint import Answer, Call, Dialect, Endpoint, endpoint
-from weft.web.inference.paging import page_limit
+from weft.web.inference.paging import page_limit, page_of
 from weft.web.items.item_reader import new_id
 from weft.web.store.database import Store
 from weft.web.store.stored_object import Paging
@@ -78,11 +78,11 @@ class MessageBatchCalls:
         return _shown(batch, call)
 
     async def retrieve(self, call: Call) -> Answer:
-        """A batch of messages, without its results"""
+        """Get a batch of messages, without its results"""
         return _shown(await self._batches.get(call.tenant_name, _id(call), MESSAGES), call)
 
     async def list(self, call: Call) -> Answer:
-        """Batches of messages, the newest first, a page at a time"""
+        """List batches of messages, the newest first, a page at a time"""
         query = call.query
         limit = page_limit(query, default=_PAGE, most=_MAX_PAGE)
         before, after = query.get("before_id"), query.get("after_id")
@@ -96,14 +96,14 @@ class MessageBatchCalls:
             label=MESSAGES,
         )
         found = await self._batches.page(call.tenant_name, paging)
-        page = found[:limit] if before is None else found[:limit][::-1]
-        data = [_shown(batch, call) for batch in page]
-        return MessageBatchList(
-            data=data,
-            has_more=len(found) > limit,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-        )
+        page = page_of([_shown(batch, call) for batch in found], limit)
+        if before is not None:  # the nearest before it were found first
+            page |= {
+                "data": page["data"][::-1],
+                "first_id": page["last_id"],
+                "last_id": page["first_id"],
+            }
+        return MessageBatchList(**page)
 
     async def cancel(self, call: Call) -> Answer:
         """End a batch of messages early
@@ -123,7 +123,7 @@ class MessageBatchCalls:
         return DeletedMessageBatch(id=batch.id)
 
     async def results(self, call: Call) -> Answer:
-        """The results of a batch of messages that has ended, one on each line"""
+        """Get the results of a batch of messages that has ended, one on each line"""
         batch, results = await self._batches.results(call.tenant_name, _id(call))
         if batch.ended_at is None:
             raise BadRequest("message_batch_id", "the batch has not ended; it has no results yet")

@@ -25,7 +25,7 @@ from weft.web.batches.stored_batch import (
 )
 from weft.web.batches.stored_files import file_ttl_s, no_file
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
-from weft.web.inference.paging import page_limit
+from weft.web.inference.paging import page_limit, page_of
 from weft.web.items.item_reader import new_id
 from weft.web.responses.unsupported import check_metadata
 from weft.web.store.database import Store
@@ -104,24 +104,18 @@ class BatchCalls:
         return to_object(batch)
 
     async def retrieve(self, call: Call) -> Answer:
-        """A batch, with the numbers of requests that were answered"""
+        """Get a batch, with the numbers of requests that were answered"""
         batch_id = call.path_parameters["batch_id"]
         return to_object(await self._batches.get(call.tenant_name, batch_id, REQUESTS))
 
     async def list(self, call: Call) -> Answer:
-        """Batches, the newest first, a page at a time"""
+        """List batches, the newest first, a page at a time"""
         limit = page_limit(call.query, default=_PAGE, most=_MAX_PAGE)
         paging = Paging(
             limit=limit + 1, newest_first=True, after=call.query.get("after"), label=REQUESTS
         )
         found = await self._batches.page(call.tenant_name, paging)
-        data = [to_object(batch) for batch in found[:limit]]
-        return BatchList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=len(found) > limit,
-        )
+        return BatchList(**page_of([to_object(batch) for batch in found], limit))
 
     async def cancel(self, call: Call) -> Answer:
         """End a batch early

@@ -7,7 +7,7 @@ from weft.core.errors import BadRequest, NotFound
 from weft.schema.batches import DeletedFile, ExpiresAfter, FileForm, FileList, FileObject
 from weft.web.batches.stored_batch import DEFAULT_FILE_TTL_S, FILE_KIND, file_record
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
-from weft.web.inference.paging import is_newest_first, page_limit
+from weft.web.inference.paging import is_newest_first, page_limit, page_of
 from weft.web.store.database import Store
 from weft.web.store.stored_object import Paging, StoredObject
 
@@ -76,7 +76,7 @@ class FileCalls:
         return _shown(record)
 
     async def list(self, call: Call) -> Answer:
-        """Stored files, a page at a time
+        """List files, a page at a time
 
         The newest first, unless `order` says otherwise.
         """
@@ -91,16 +91,10 @@ class FileCalls:
         found = await self._store.run(
             lambda tables: tables.page(FILE_KIND, call.tenant_name, paging)
         )
-        data = [_shown(record) for record in found[:limit]]
-        return FileList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=len(found) > limit,
-        )
+        return FileList(**page_of([_shown(record) for record in found], limit))
 
     async def retrieve(self, call: Call) -> Answer:
-        """What is known of a file"""
+        """Get a file's properties"""
         file_id = call.path_parameters["file_id"]
         record = await self._store.run(
             lambda tables: tables.head(FILE_KIND, call.tenant_name, file_id)
@@ -110,7 +104,7 @@ class FileCalls:
         return _shown(record)
 
     async def content(self, call: Call) -> Answer:
-        """The bytes of a file"""
+        """Get the content of a file"""
         file_id = call.path_parameters["file_id"]
         record = await self._store.run(
             lambda tables: tables.get(FILE_KIND, call.tenant_name, file_id)

@@ -1,6 +1,7 @@
 """/v1/conversations: conversations and their items, created, read, changed and deleted."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from weft.schema.conversations import (
 )
 from weft.schema.response_object import InputItemList
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
-from weft.web.inference.paging import is_newest_first, page_limit
+from weft.web.inference.paging import is_newest_first, page_limit, page_of
 from weft.web.items.conversation_store import Conversations, with_own_ids
 from weft.web.items.item_reader import Item, new_id
 from weft.web.items.items import read_input
@@ -77,7 +78,7 @@ class ConversationCalls:
         self._conversations = conversations
 
     async def create(self, call: Call) -> Answer:
-        """A new conversation, with its first items"""
+        """Create a conversation, with its first items"""
         body: ConversationBody = call.body
         check_metadata(body.metadata or {})
         items = await _read_items(body.items or [])
@@ -90,7 +91,7 @@ class ConversationCalls:
         return made
 
     async def retrieve(self, call: Call) -> Answer:
-        """A conversation without its items"""
+        """Get a conversation without its items"""
         return await self._conversations.get(call.tenant_name, _id(call))
 
     async def update(self, call: Call) -> Answer:
@@ -112,10 +113,10 @@ class ConversationCalls:
             raise BadRequest("items", f"items must hold 1 to {_MAX_ITEMS} items, got 0")
         items = await _read_items(body.items)
         await self._conversations.add_items(call.tenant_name, _id(call), items)
-        return _page(items, len(items))
+        return InputItemList(**page_of(items, len(items), itemgetter("id")))
 
     async def list_items(self, call: Call) -> Answer:
-        """The items of a conversation, a page at a time
+        """List the items of a conversation, a page at a time
 
         The last first, unless `order` says otherwise.
         """
@@ -127,10 +128,10 @@ class ConversationCalls:
             after=call.query.get("after"),
         )
         items = await self._conversations.page(call.tenant_name, _id(call), paging)
-        return _page(items, limit)
+        return InputItemList(**page_of(items, limit, itemgetter("id")))
 
     async def item(self, call: Call) -> Answer:
-        """One item of a conversation"""
+        """Get an item of a conversation"""
         _check_includes(call.query)
         found = await self._conversations.item(call.tenant_name, _id(call), _item_id(call))
         return Response(msgspec.json.encode(found), media_type="application/json")
@@ -149,16 +150,6 @@ async def _read_items(given: list[Item]) -> list[Item]:
         given, find_item=lambda _: None, takes_images=True, is_part=True, name="items"
     )
     return with_own_ids(read.items)
-
-
-def _page(items: list[Item], limit: int) -> InputItemList:
-    page = items[:limit]
-    return InputItemList(
-        data=page,
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=len(items) > limit,
-    )
 
 
 def _check_includes(query: Mapping[str, str]) -> None:

@@ -89,14 +89,21 @@ class HttpServer:
 
     def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
         """Accepts requests to all endpoints from now on."""
-        self._app.open(Router(endpoints))
+        self._route(endpoints)
         self._app.take_prompts_of(served.client.model_config.max_model_len)
         self._state.open(served)
         self._state.start_chores(inside_caller(self._app))
 
+    def _route(self, endpoints: Iterable[Endpoint]) -> None:
+        router = Router(endpoints)
+        self._app.open(router)
+        self._connections.socket_paths = tuple(
+            endpoint.path.encode() for endpoint in router.endpoints if endpoint.socket is not None
+        )
+
     def open_pool(self, pool: ModelStates, model_name: str, endpoints: Iterable[Endpoint]) -> None:
         """Accepts requests to all endpoints from now on, which take their models from a pool."""
-        self._app.open(Router(endpoints))
+        self._route(endpoints)
         self._state.open_pool(pool, model_name)
         self._state.start_chores(inside_caller(self._app))
 

@@ -1,6 +1,8 @@
 """Query parameters that several endpoints have, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 from weft.core.errors import BadRequest
 
@@ -21,6 +23,21 @@ def is_newest_first(query: Mapping[str, str]) -> bool:
     if order not in ("asc", "desc"):
         raise BadRequest("order", f'order must be "asc" or "desc", got {order[:40]!a}')
     return order == "desc"
+
+
+def page_of(
+    found: Sequence[Any], limit: int, id_of: Callable[[Any], str] = attrgetter("id")
+) -> dict[str, Any]:
+    """Returns the fields of a list's answer for the objects that were found, of which there is one above `limit` if
+    there is another page.
+    """
+    data = list(found[:limit])
+    return {
+        "data": data,
+        "first_id": id_of(data[0]) if data else None,
+        "last_id": id_of(data[-1]) if data else None,
+        "has_more": len(found) > limit,
+    }
 
 
 def whole_number(query: Mapping[str, str], name: str, *, default: int) -> int:

@@ -41,10 +41,8 @@ _SOUND: Final = (
     "conversation.item.truncate",
 )
 _STATUSES: Final = ("completed", "incomplete", "failed", "cancelled")
-_POLICY, _DEADLINE = (
-    1008,
-    1000,
-)  # close codes: a message that is no text, and a session that is over
+# Close codes: a message that is no text, and a session that is over.
+_POLICY, _DEADLINE = 1008, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

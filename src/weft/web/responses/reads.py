@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import NoReturn
 
 import msgspec
@@ -11,7 +12,7 @@ from weft.core.errors import BadRequest, Unavailable
 from weft.schema.response_object import DeletedResponse, InputItemList
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.problem import HttpError
-from weft.web.inference.paging import is_newest_first, page_limit, whole_number
+from weft.web.inference.paging import is_newest_first, page_limit, page_of, whole_number
 from weft.web.items.item_reader import Item
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.runs import Run, Runs
@@ -154,13 +155,7 @@ def _page(items: list[Item], after: str | None, limit: int) -> InputItemList:
         start = next((at + 1 for at, item in enumerate(items) if item["id"] == after), 0)
         if not start:
             raise BadRequest("after", f"after names no item of this response: {after[:64]!a}")
-    page = items[start : start + limit]
-    return InputItemList(
-        data=page,
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=start + limit < len(items),
-    )
+    return InputItemList(**page_of(items[start:], limit, itemgetter("id")))
 
 
 # -- the query ----------------------------------------------------------------------------------

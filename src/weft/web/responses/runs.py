@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec import UNSET
 
-from weft.core.aio.pauses import Pauses
 from weft.core.errors import Overloaded, Unavailable, WeftError
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import ResponseFailure, ResponseObject
@@ -25,13 +24,13 @@ from weft.web.responses.store import (
 from weft.web.responses.tool_loop import PreparedRequest, ToolLoop
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
+from weft.web.store.database import until_stored
 from weft.web.store.stored_object import StoreFailed, StoreFull
 from weft.web.store.tables import Tables
 
 log = logging.getLogger("weft.web")
 
 _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
-_RETRY_S = (0.5, 30.0)  # first and longest pause before a background response is stored again
 
 Prepare: TypeAlias = Callable[[PreparedRequest], Awaitable[PreparedRequest]]
 Change: TypeAlias = Callable[[Tables], object]
@@ -252,20 +251,15 @@ class Runs:
         run.is_saved = True
 
     async def _save_in_background(self, run: Run) -> None:
-        """Stores a response that clients fetch later; tries until the store can be written."""
-        pauses = Pauses(*_RETRY_S)
+        """Stores a response that clients fetch later; without its output, if there is no room for it."""
         changes = run.changes(self.store)
-        while changes:
-            try:
-                await self.store.run(changes)
-                break
-            except StoreFull as error:
-                log.error("response %s is not stored: %s", run.id, error)
-                failure = ResponseFailure(code="server_error", message=str(error))
-                stored = without_output(run.response, "failed", failure)
-                changes = [self.store.ended(run.tenant, stored)]
-            except StoreFailed:
-                await asyncio.sleep(pauses.next_s())
+        try:
+            await until_stored(lambda: self.store.run(changes))
+        except StoreFull as error:
+            log.error("response %s is not stored: %s", run.id, error)
+            failure = ResponseFailure(code="server_error", message=str(error))
+            stored = without_output(run.response, "failed", failure)
+            await until_stored(lambda: self.store.run([self.store.ended(run.tenant, stored)]))
         run.is_saved = True
 
     def _end_background(self, run: Run, held: ExitStack) -> None:

@@ -6,7 +6,7 @@ import logging
 import msgspec
 
 from weft.schema.response_object import ResponseFailure, ResponseObject
-from weft.web.inside import Inside, InsideAnswer, InsideCaller
+from weft.web.inside import Inside, InsideAnswer, InsideCaller, until_answered
 from weft.web.responses.create import Resumed
 from weft.web.responses.reads import CANCEL
 from weft.web.responses.runs import Runs
@@ -17,8 +17,6 @@ log = logging.getLogger("weft.web")
 
 _LOOK_S = 0.5  # between looks for abandoned responses and signals
 _PATH = "/v1/responses"
-# Answers after which the same request is tried again later.
-TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Takeover:
@@ -75,10 +73,7 @@ class Takeover:
         log.info("response %s begins again", record.id)
         request = self._runs.store.to_accepted(record)
         inside = Inside(record.tenant, subject=Resumed(record, request))
-        answer = await call(_PATH, request.body, inside)
-        while answer.status in TRANSIENT:
-            await asyncio.sleep(_LOOK_S)
-            answer = await call(_PATH, request.body, inside)
+        answer = await until_answered(lambda: call(_PATH, request.body, inside))
         if answer.status != 200:
             await self._end(record, "failed", message_of(answer))
 

@@ -8,13 +8,14 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from weft.core.aio.pauses import Pauses
 from weft.core.errors import ConfigError
 from weft.web.store.owner import WorkOwner
 from weft.web.store.store_options import StoreOptions
@@ -26,6 +27,7 @@ log = logging.getLogger("weft.web")
 T = TypeVar("T")
 
 _BUSY_S = 20.0  # how long a change waits for the changes of other processes
+_RETRY_S = (0.5, 30.0)  # first and longest pause before a change is tried again
 _FLAG = "--store-file"
 
 
@@ -44,7 +46,6 @@ class Store:
         self._owner: WorkOwner | None = None
         self._reported: str | None = None
         self._is_closed = False
-        self.num_failures = 0
 
     @property
     def is_durable(self) -> bool:
@@ -110,7 +111,6 @@ class Store:
         return result
 
     def _failed(self, error: sqlite3.Error) -> StoreFailed:
-        self.num_failures += 1
         reported = f"the store cannot be used now: {error}"
         if reported != self._reported:  # the same failure again is not logged again
             log.error("%s%s", reported, f" ({self.options.store_file})" if self.is_durable else "")
@@ -125,11 +125,20 @@ class Store:
         self._tables = self._database = self._owner = None
 
 
+async def until_stored(change: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of a change of the store; tries, after growing pauses, until the store can be written."""
+    pauses = Pauses(*_RETRY_S)
+    while True:
+        try:
+            return await change()
+        except StoreFailed:
+            await asyncio.sleep(pauses.next_s())
+
+
 def _opened(path: Path | None) -> sqlite3.Connection:
     """Opens a database, and creates its tables if it is new."""
-    if (
-        path is not None
-    ):  # readable for the server's user only, and so are the files that SQLite adds
+    if path is not None:
+        # Readable for the server's user only, and so are the files that SQLite adds.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     database = sqlite3.connect(
         ":memory:" if path is None else path,

@@ -88,7 +88,6 @@ _REASONS = {
 _LINE_OVERHEAD = 4  # bytes beside name and value of a header: ": " and the line end
 _TLS_HELLO = b"\x16\x03"
 _VERSIONS = ("1.0", "1.1")
-_SOCKET_PATHS = (b"/v1/realtime",)
 # No real length has more digits; Python refuses to parse thousands of digits, even zeros.
 _MAX_LENGTH_DIGITS = 19
 # With these statuses the rest of the request is not read: the client sends nothing more, or the server has no room
@@ -97,10 +96,14 @@ _HANG_UP = (408, 503)
 
 
 class Connections(UvicornState):
-    """The open connections of one server, common response headers, and an event for the moment when all are closed."""
+    """The open connections of one server, common response headers, and an event for the moment when all are closed.
+
+    Only requests for `socket_paths` may be upgraded to WebSockets.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.socket_paths: tuple[bytes, ...] = ()
         self.all_lost = asyncio.Event()
 
     def note_lost(self) -> None:
@@ -198,7 +201,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _should_upgrade_to_ws(self) -> bool:
         """True for the paths that take WebSockets; all others answer as without the headers of an upgrade."""
-        return self.url.partition(b"?")[0].endswith(_SOCKET_PATHS)
+        return self.url.partition(b"?")[0].endswith(self._open_connections.socket_paths)
 
     def handle_websocket_upgrade(self) -> None:
         """Hands the connection over to a protocol for WebSockets."""
