@@ -103,7 +103,7 @@ def to_adapters(loras: Iterable[LoRARequest]) -> list[pb.LoraAdapter]:
 
 
 def to_adapter(lora: LoRARequest) -> pb.LoraAdapter:
-    """One adapter."""
+    """A LoRA adapter."""
     return pb.LoraAdapter(
         lora_id=lora.lora_int_id, lora_name=lora.lora_name, source_path=lora.lora_path
     )

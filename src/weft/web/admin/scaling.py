@@ -30,7 +30,7 @@ class UndrainBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainedEngines(msgspec.Struct, frozen=True):
-    """Where the requests of each drained engine went."""
+    """The requests of each drained engine, by the engines that continue them."""
 
     drained: list[Drained]
 

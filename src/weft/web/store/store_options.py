@@ -16,7 +16,7 @@ _IN_FILE_S = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Where responses, conversations, files and batches are stored, how long, and how much of them."""
+    """Storage of responses, conversations, files and batches: its place, its bounds, and the time that objects stay."""
 
     store_file: Annotated[
         Path | None,

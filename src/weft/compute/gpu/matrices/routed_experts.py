@@ -61,7 +61,7 @@ class RoutingSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertMatrix(Factor):
-    """One matrix for each expert, [experts, rows, depth]; its `bias` is [experts, rows]."""
+    """A matrix of each expert, [experts, rows, depth]; its `bias` is [experts, rows]."""
 
     weights: Numbers | torch.Tensor
 
