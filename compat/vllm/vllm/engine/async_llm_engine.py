@@ -2,15 +2,14 @@
 
 import asyncio
 import atexit
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import Pooling, PoolingRequestOutput, RequestOutput, tensor
 from vllm.v1.metrics.loggers import LoggingStatLogger
+from weft.core.aio.loop_thread import LoopThread
 from weft.core.client import EngineClient
 from weft.core.config.engine import ModelConfig
 from weft.core.observe.metrics import Metrics
@@ -33,19 +32,17 @@ class AsyncLLM:
                     f"stat_loggers: {logger!r} is not taken; it must be a logger of vllm.v1.metrics.loggers"
                 )
         fitted = args.fit()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="weft-vllm", daemon=True
-        )
-        self._thread.start()
+        self._loop = LoopThread("weft-vllm")
         try:
-            self._client = self._wait(start_engines(fitted.checkpoint, fitted.config, Metrics()))
+            self._client = self._loop.wait(
+                start_engines(fitted.checkpoint, fitted.config, Metrics())
+            )
         except BaseException:
-            self._end_loop()
+            self._loop.close()
             raise
         self.model_config: ModelConfig = fitted.config.model_config
         if stat_loggers:
-            self._submit(_log_stats(self._client))
+            self._loop.submit(_log_stats(self._client))
         atexit.register(self.shutdown)
 
     @classmethod
@@ -116,7 +113,7 @@ class AsyncLLM:
     @property
     def is_running(self) -> bool:
         """False after the engine has ended."""
-        return not self._loop.is_closed() and self._client.is_running
+        return not self._loop.is_closed and self._client.is_running
 
     @property
     def is_stopped(self) -> bool:
@@ -136,7 +133,7 @@ class AsyncLLM:
     def shutdown(self, timeout: float | None = None) -> None:
         """Stops the engine, and waits for its end; open requests end with an error. Idempotent."""
         del timeout  # processes that do not stop are killed after a fixed time
-        if self._loop.is_closed():
+        if self._loop.is_closed:
             return
         atexit.unregister(self.shutdown)
 
@@ -144,8 +141,8 @@ class AsyncLLM:
             self._client.shutdown()
             await self._client.wait_closed()
 
-        self._wait(end())
-        self._end_loop()
+        self._loop.wait(end())
+        self._loop.close()
 
     def __getattr__(self, name: str) -> Any:
         """Returns a coroutine function of the engine, for calls that have none here."""
@@ -176,7 +173,7 @@ class AsyncLLM:
                 with suppress(RuntimeError):  # the caller's loop has ended
                     caller.call_soon_threadsafe(arrived.put_nowait, None)
 
-        running = self._submit(pump())
+        running = self._loop.submit(pump())
         try:
             while (output := await arrived.get()) is not None:
                 yield output
@@ -185,28 +182,7 @@ class AsyncLLM:
             running.cancel()
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self._submit(work))
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("the engine was shut down")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._submit(work).result()
-
-    def _end_loop(self) -> None:
-        async def end_tasks() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self._wait(end_tasks())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return await asyncio.wrap_future(self._loop.submit(work))
 
 
 AsyncLLMEngine = AsyncLLM

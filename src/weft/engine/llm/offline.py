@@ -1,9 +1,7 @@
 """`LLM`: an engine inside a Python program, without servers and without `async`."""
 
-import asyncio
 import atexit
 import itertools
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
@@ -11,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
 
+from weft.core.aio.loop_thread import LoopThread
 from weft.core.aio.tasks import gather_all
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
 from weft.core.checks.scoring import cosine, is_cross_encoder, pair_up
@@ -73,7 +72,7 @@ def _waiting(
     @wraps(method)
     def call(self: "LLM", /, *args: P.args, **kwargs: P.kwargs) -> T:
         work: Coroutine[Any, Any, T] = getattr(self._client, method.__name__)(*args, **kwargs)
-        return self._wait(work)
+        return self._loop.wait(work)
 
     return call
 
@@ -94,16 +93,12 @@ class LLM:
         self._template = _template(fitted.checkpoint)
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="weft-offline", daemon=True
-        )
-        self._thread.start()
+        self._loop = LoopThread("weft-offline")
         try:
             self._metrics = Metrics()
-            self._client = self._wait(start_engines(fitted.checkpoint, config, self._metrics))
+            self._client = self._loop.wait(start_engines(fitted.checkpoint, config, self._metrics))
         except BaseException:
-            self._end_loop()
+            self._loop.close()
             raise
         # Without this, a script that ends without `close` would unload the native core while its threads run.
         atexit.register(self.close)
@@ -250,11 +245,11 @@ class LLM:
     def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
         """Announces that weights will be sent. `OperatorCalls.init_weight_transfer_engine` describes `init_info`."""
         request = WeightTransferInitRequest(init_info or {})
-        self._wait(self._client.init_weight_transfer_engine(request))
+        self._loop.wait(self._client.init_weight_transfer_engine(request))
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Sends tensors of a weight update. `OperatorCalls.update_weights` describes `update_info`."""
-        self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
+        self._loop.wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Returns the sampling parameters that `generate` uses by default."""
@@ -270,11 +265,11 @@ class LLM:
         async def read() -> list[Metric]:
             return read_metrics(self._metrics.registry.collect())
 
-        return self._wait(read())
+        return self._loop.wait(read())
 
     def close(self) -> None:
         """Stops the engine; idempotent."""
-        if self._loop.is_closed():
+        if self._loop.is_closed:
             return
 
         async def end() -> None:  # runs on the event loop, and ends its tasks
@@ -282,8 +277,8 @@ class LLM:
             await self._client.wait_closed()
 
         atexit.unregister(self.close)
-        self._wait(end())
-        self._end_loop()
+        self._loop.wait(end())
+        self._loop.close()
         if self._template is not None:
             self._template.close()
 
@@ -306,7 +301,7 @@ class LLM:
 
     def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
         with progress_bar(len(work), is_wanted=has_bar) as advance:
-            return self._wait(gather_all(work, advance))
+            return self._loop.wait(gather_all(work, advance))
 
     async def _encode_one(self, prompt: PromptType, params: PoolingParams) -> PoolingRequestOutput:
         request_id = str(next(self._request_ids))
@@ -347,20 +342,6 @@ class LLM:
                 )
             )
         return BeamSearchOutput(sequences=sequences)
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the event loop's thread and waits for its result; an interrupt of the wait cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def _template(checkpoint: Checkpoint) -> ChatTemplate | None:
