@@ -1,7 +1,5 @@
 """Prompts as embeddings, to the bits of the token ids that they are the embeddings of."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -98,7 +96,7 @@ def test_what_has_no_sense_of_embeddings_refuses_them():
                 pass
 
         with pytest.raises(BadRequest, match="prompt_embeds"):
-            asyncio.run_coroutine_threadsafe(ask(), llm._loop).result(60)
+            llm._loop.submit(ask()).result(60)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ async def test_a_response_in_the_background_keeps_its_model(several):
     while made["status"] in ("queued", "in_progress"):
         made = (await several.http.get(f"/v1/responses/{made['id']}")).json()
     assert made["status"] == "completed"
-    assert several.pool.find("one").num_users == 0
+    await until(lambda: not several.pool.find("one").num_users)
     await several.pool.unload(several.pool.find("one"))
     again = await several.http.get(f"/v1/responses/{made['id']}")
     assert again.json()["output"] == made["output"], "stored responses need no model"
