@@ -14,8 +14,9 @@ from weft.epp.request.parsers.table import ParserTable
 from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.limits import Held, PickerLimits
-from weft.epp.server.stream import Exchange, Services
-from weft.epp.server.stream_metrics import WireMetrics
+from weft.epp.server.streams.services import Services
+from weft.epp.server.streams.stream import Exchange
+from weft.epp.server.streams.stream_metrics import WireMetrics
 from weft.pb.ext_proc_pb2 import BodySendMode, ProcessingRequest
 
 _NUM_PIECES = 20_000

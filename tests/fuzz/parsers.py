@@ -45,7 +45,7 @@ from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.readers import open_reader
 from weft.epp.request.reading import read
 from weft.epp.request.values import Refused
-from weft.epp.server.stream import ProtocolError
+from weft.epp.server.streams.stream import ProtocolError
 from weft.media.pictures import check_pictures, decode_picture
 from weft.media.sounds.recordings import decode_sound
 from weft.model.files.safetensors_files import read_header as read_safetensors

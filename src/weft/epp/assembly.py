@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Any
 
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.director import Parts, ProducerStep
+from weft.epp.decision.director_parts import Parts, ProducerStep
 from weft.epp.decision.plugin import FollowsResponse, Learner, Preparer, Surroundings
 from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
 from weft.epp.flow.policies import BandParts, EvictionParts, FlowParts

@@ -29,7 +29,7 @@ from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions
 from weft.epp.server.server import PickerServer
-from weft.epp.server.stream import ProtocolError
+from weft.epp.server.streams.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput

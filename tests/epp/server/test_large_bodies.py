@@ -26,7 +26,7 @@ from tests.slow import slow_but
 from weft.epp.request.parsers.vllmgrpc import GENERATE
 from weft.epp.request.values import Refused
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.stream import ProtocolError
+from weft.epp.server.streams.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.vllm_engine_pb2 import GenerateRequest, MultimodalInputs, TokenizedInput
 

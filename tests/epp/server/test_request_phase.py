@@ -28,7 +28,7 @@ from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.payload import frame
 from weft.epp.request.values import Drop, Refused
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.stream import ProtocolError
+from weft.epp.server.streams.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import BodySendMode
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
 

@@ -2,80 +2,28 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from weft.core.observe.metric_series import MAX_LABEL_CHARS
 from weft.epp.config.options import DEFAULT_NAME, PickerOptions
+from weft.epp.decision.claims import read_fairness_id, read_model, read_priority
 from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.director_parts import Parts
 from weft.epp.decision.explain import DecisionRing
-from weft.epp.decision.plugin import (
-    Admitter,
-    Detector,
-    FollowsResponse,
-    FollowsTimes,
-    FollowsUsage,
-    Handler,
-    Identity,
-    Learner,
-    Preparer,
-    Producer,
-    Profile,
-    Reporter,
-)
+from weft.epp.decision.plugin import FollowsTimes, FollowsUsage
 from weft.epp.decision.saturation import PoolRoom
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, ResponseTimes, Ticket
 from weft.epp.flow.control import FlowControl
 from weft.epp.flow.item import Item, Lease, own_ttl_s
-from weft.epp.flow.policies import FlowParts
 from weft.epp.flow.series import FlowSeries
-from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.objects import Objects
-from weft.epp.pool.pool import Pool, reachable
+from weft.epp.pool.pool import reachable
 from weft.epp.request.slo import read_slo
 from weft.epp.request.values import Drop, InferenceRequest, Refused, Usage
 
-OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
-DEFAULT_FAIRNESS_ID = "default-flow"
-# Clients choose fairness ids, and plugins store them, so their length is bounded: one more character than a label may
-# have, so that a cut id gets the label "other".
-_MAX_FAIRNESS_ID_CHARS = MAX_LABEL_CHARS + 1
 SCORES_KEY = "x-gateway-destination-endpoint-scores"
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStep:
-    """A data producer and its name in the configuration."""
-
-    name: str
-    plugin: Producer
-    timer: Timer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The plugins of a director, created from a configuration."""
-
-    pool: Pool
-    producers: Sequence[ProducerStep]
-    profiles: Mapping[str, Profile]
-    handler: Handler
-    detector: Detector
-    detector_name: str
-    metrics: PickerMetrics
-    preparers: Sequence[Preparer]  # producers that await a result
-    learners: Sequence[Learner]  # plugins that are called after every decision
-    followers: Sequence[FollowsResponse]  # plugins that are called at the end of every response
-    identities: Sequence[Identity] = ()
-    admitters: Sequence[Admitter] = ()
-    reporters: Sequence[Reporter] = ()
-    # None: no request waits; a saturated pool refuses requests of negative priority.
-    flow: FlowParts | None = None
 
 
 class Director:
@@ -220,8 +168,8 @@ class Director:
         cycle = Cycle(
             request=request, model=request.model, candidates=(), now=now, arrived=now,
             ticket_id=self._tickets.next_id(),
-            priority=self.objects.priority(_header(headers, OBJECTIVE_HEADERS)),
-            fairness_id=self._fairness_id(headers),
+            priority=read_priority(headers, self.objects),
+            fairness_id=read_fairness_id(headers, self._parts.identities),
         )  # fmt: skip
         if request.model or request.needs_model:
             rewrite = self.objects.rewrite(request.model)
@@ -229,14 +177,8 @@ class Director:
                 cycle.model = rewrite[1]
                 self._telemetry.rewritten(rewrite[0], request.model, rewrite[1])
             else:
-                named = _header(headers, REWRITE_HEADERS)
-                cycle.model = named or request.model or self._options.default_model
+                cycle.model = read_model(request, self._options.default_model)
         return cycle
-
-    def _fairness_id(self, headers: Mapping[str, str]) -> str:
-        named = [_header(headers, FAIRNESS_HEADERS)]
-        named += [plugin.fairness_id(headers) for plugin in self._parts.identities]
-        return next(filter(None, named), DEFAULT_FAIRNESS_ID)[:_MAX_FAIRNESS_ID_CHARS]
 
     def _open_flow(self, parts: Parts) -> FlowControl | None:
         if parts.flow is None:
@@ -404,14 +346,6 @@ class Director:
         )  # fmt: skip
         for plugin in self._timed:
             plugin.timed(times)
-
-
-def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """Returns the first header in `names` that is present; the current name comes first."""
-    for name in names:
-        if value := headers.get(name):
-            return value
-    return ""
 
 
 def _revoke(ticket: Ticket) -> bool:

@@ -7,8 +7,9 @@ from typing import Final
 
 from weft.epp.flow.bands import Band, Occupancy
 from weft.epp.flow.item import Item, Outcome
+from weft.epp.metrics.buckets import SHORT_SECONDS
 from weft.epp.metrics.rows import Rows
-from weft.epp.metrics.series import SHORT_SECONDS, PickerMetrics
+from weft.epp.metrics.series import PickerMetrics
 
 _QUEUE_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
                          10, 30, 60, 120, 300, 600)  # fmt: skip

@@ -8,8 +8,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import generate_latest
 
 from weft.core.observe.metric_series import MAX_LABEL_CHARS
+from weft.epp.metrics.buckets import (
+    HIT_BYTES,
+    INPUT_TOKENS,
+    ITL_SECONDS,
+    NTPOT_SECONDS,
+    OUTPUT_TOKENS,
+    OWN_SECONDS,
+    RATIOS,
+    REQUEST_BYTES,
+    RESPONSE_BYTES,
+    SECONDS,
+    SHORT_SECONDS,
+    STREAM_SECONDS,
+    TPOT_SECONDS,
+)
 from weft.epp.metrics.histogram import Histogram
 from weft.epp.metrics.older import WithOlderNames
+from weft.epp.metrics.plugin_series import IndexSeries, LatencySeries
 
 PREFIX: Final = "llm_d_epp_"
 # Maximum number of model names, and of fairness ids, per process; further ones become "other".
@@ -18,32 +34,6 @@ MAX_LABEL_VALUES = 1000
 MAX_REQUEST_SERIES = 4096
 OTHER = "other"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
-
-# The reference's buckets, so that the histograms of both pickers can be summed; more buckets are added below or above
-# where its range is too small.
-_SECONDS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15,
-            20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
-SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
-_OWN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5,
-                5, 10)  # fmt: skip
-_STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
-_NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-_TPOT_SECONDS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3,
-                 0.4, 0.5, 0.6, 0.8, 1, 2)  # fmt: skip
-_PREDICTED_TPOT_SECONDS = (*_TPOT_SECONDS[:-1], 1.5, 2, 3, 4.5, 6, 12, 18, 24, 30, 36, 48, 60, 90, 120,
-                           180, 270, 360)  # fmt: skip
-_PREDICTION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,
-                       2, 5)  # fmt: skip
-_ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
-_REQUEST_BYTES = tuple(64 * 2**power for power in range(25))
-_SMALL = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-# A typing error of the reference (for 32768); boundaries must be equal for sums over both pickers.
-_32778 = 32778
-_RESPONSE_BYTES = (*_SMALL, 16384, _32778, 65536, 262144, 1048576, 4194304)
-_INPUT_TOKENS = (*_SMALL, 16384, _32778, 65536, 131072, 262144, 524288, 1048576)
-_OUTPUT_TOKENS = (*_SMALL, 16384, 32768, 65536)
-_RATIOS = tuple(step / 10 for step in range(11))
-_HIT_BYTES = (0, *(16 * 2**power for power in range(13)), 262144, 1048576, 4194304)
 
 
 class Timer(Protocol):
@@ -158,19 +148,19 @@ class PickerMetrics:
             "extproc_streams_inflight", "Number of open ext_proc streams."
         )
         self.stream_duration = self.histogram(
-            "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), _STREAM_SECONDS
+            "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), STREAM_SECONDS
         )
         self.streams = self.counter(
             "extproc_streams", "Number of finished ext_proc streams, by gRPC status.", ("code",)
         )
 
-    def make_index_series(self) -> "IndexSeries":
+    def make_index_series(self) -> IndexSeries:
         """Creates the series of precise prefix indexes."""
         if self._index is None:
             self._index = IndexSeries(self)
         return self._index
 
-    def make_latency_series(self) -> "LatencySeries":
+    def make_latency_series(self) -> LatencySeries:
         """Creates the series of predicted latencies; called only if a plugin predicts latencies."""
         if self._latency is None:
             self._latency = LatencySeries(self)
@@ -186,16 +176,16 @@ class PickerMetrics:
             "request_duration_seconds",
             "Request duration: from the request to the end of its response.",
             labels,
-            _SECONDS,
+            SECONDS,
         )
         self.request_size = self.histogram(
-            "request_size_bytes", "Size of request bodies.", labels, _REQUEST_BYTES
+            "request_size_bytes", "Size of request bodies.", labels, REQUEST_BYTES
         )
         self.response_size = self.histogram(
-            "response_size_bytes", "Size of response bodies.", labels, _RESPONSE_BYTES
+            "response_size_bytes", "Size of response bodies.", labels, RESPONSE_BYTES
         )
         self.ttft = self.histogram(
-            "request_ttft_seconds", "Time to first token.", (*labels, "streaming"), _SECONDS
+            "request_ttft_seconds", "Time to first token.", (*labels, "streaming"), SECONDS
         )
         self.running = self.gauge("request_running", "Number of running requests.", labels)
 
@@ -205,34 +195,34 @@ class PickerMetrics:
             "request_input_tokens",
             "Prompt tokens per request, as reported by the server, else estimated.",
             labels,
-            _INPUT_TOKENS,
+            INPUT_TOKENS,
         )
         self.output_tokens = self.histogram(
-            "request_output_tokens", "Number of generated tokens.", labels, _OUTPUT_TOKENS
+            "request_output_tokens", "Number of generated tokens.", labels, OUTPUT_TOKENS
         )
         self.cached_tokens = self.histogram(
             "request_cached_tokens",
             "Cached prompt tokens per request, as reported by the server.",
             labels,
-            _INPUT_TOKENS,
+            INPUT_TOKENS,
         )
         self.ntpot = self.histogram(
             "request_ntpot_seconds",
             "Normalized time per output token: request duration divided by generated tokens.",
             labels,
-            _NTPOT_SECONDS,
+            NTPOT_SECONDS,
         )
         self.streaming_tpot = self.histogram(
             "request_streaming_tpot_seconds",
             "Time per output token of streamed responses, without the first token.",
             labels,
-            _TPOT_SECONDS,
+            TPOT_SECONDS,
         )
         self.streaming_itl = self.histogram(
             "request_streaming_itl_seconds",
             "Inter-token latency of streamed responses, measured between two chunks.",
             labels,
-            _ITL_SECONDS,
+            ITL_SECONDS,
         )
 
     def _make_pool_series(self) -> None:
@@ -297,13 +287,13 @@ class PickerMetrics:
             "request_processing_duration_seconds",
             "Time from the headers of a request to the picker's answer to its complete body.",
             (),
-            _OWN_SECONDS,
+            OWN_SECONDS,
         )
         self.response_processing = self.histogram(
             "response_processing_duration_seconds",
             "Total processing time of a response's messages.",
             (),
-            _OWN_SECONDS,
+            OWN_SECONDS,
         )
         self.rewrites = self.counter(
             "model_rewrite_decisions",
@@ -325,13 +315,13 @@ class PickerMetrics:
             "prefix_indexer_hit_ratio",
             "Share of the prompt that the chosen endpoint has cached.",
             labels,
-            _RATIOS,
+            RATIOS,
         )
         self.prefix_hit_bytes = self.histogram(
             "prefix_indexer_hit_bytes",
             "Bytes of the prompt that the chosen endpoint has cached.",
             labels,
-            _HIT_BYTES,
+            HIT_BYTES,
         )
         self.kv_events = self.counter(
             "kv_cache_events",
@@ -346,81 +336,4 @@ class PickerMetrics:
         )
         self.inflight_tokens = self.gauge(
             "inflight_tokens", "Number of prompt tokens of running requests.", labels
-        )
-
-
-class IndexSeries:
-    """Series of precise prefix indexes, summed over all indexes of a picker."""
-
-    def __init__(self, metrics: PickerMetrics) -> None:
-        index, dedup = "kv_cache_index_", "kv_cache_events_dedup_removed_hashes_"
-        self.admissions = metrics.counter(
-            index + "admissions", "Number of blocks added to the index."
-        )
-        self.evictions = metrics.counter(
-            index + "evictions", "Number of blocks removed from the index."
-        )
-        self.lookups = metrics.counter(
-            index + "lookup_requests", "Number of prompts looked up in the index."
-        )
-        self.hits = metrics.counter(
-            index + "lookup_hits",
-            "Sum over all look-ups of the blocks that the best endpoint had cached.",
-        )
-        self.best_runs = metrics.counter(
-            index + "max_pod_hit_count",
-            "Sum over all look-ups of the longest run of cached blocks at one endpoint.",
-        )
-        self.latency = metrics.histogram(
-            index + "lookup_latency_seconds", "Duration of a look-up.", (), SHORT_SECONDS
-        )
-        self.suppressed = metrics.counter(
-            dedup + "suppressed",
-            "Number of block removals that were suppressed, because the endpoint still has "
-            "the block in another place.",
-        )
-        self.forwarded = metrics.counter(
-            dedup + "forwarded", "Number of block removals that were applied."
-        )
-
-
-class LatencySeries:
-    """Series of predicted latencies. Labels name the producer of the predictions."""
-
-    def __init__(self, metrics: PickerMetrics) -> None:
-        labels = ("plugin_name", "plugin_type", "model_name", "target_model_name")
-        self.predicted_ttft = metrics.histogram(
-            "request_predicted_ttft_seconds",
-            "Predicted time to first token at the chosen endpoint; without streamingMode, predicted request "
-            "duration.",
-            labels,
-            _SECONDS,
-        )
-        self.predicted_tpot = metrics.histogram(
-            "request_predicted_tpot_seconds",
-            "Predicted time per output token at the chosen endpoint.",
-            labels,
-            _PREDICTED_TPOT_SECONDS,
-        )
-        self.ttft_prediction = metrics.histogram(
-            "request_ttft_prediction_duration_seconds",
-            "Time to predict the time to first token for all candidates.",
-            labels,
-            _PREDICTION_SECONDS,
-        )
-        self.tpot_prediction = metrics.histogram(
-            "request_tpot_prediction_duration_seconds",
-            "Time to predict the time per output token for all candidates.",
-            labels,
-            _PREDICTION_SECONDS,
-        )
-        self.violations = metrics.counter(
-            "request_slo_violation",
-            "Number of responses that missed their latency objective, by type: ttft or tpot.",
-            (*labels, "type"),
-        )
-        self.last = metrics.gauge(
-            "inference_request_metric",
-            "Last value by type: predicted and measured latencies in seconds, and 1 or 0 for a missed objective.",
-            (*labels, "type"),
         )

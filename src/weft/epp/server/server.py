@@ -26,8 +26,9 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import ALONE, PickerHealth, Standing
 from weft.epp.server.limits import Held
 from weft.epp.server.options import ServerOptions
-from weft.epp.server.stream import Exchange, Explain, ProtocolError, Services
-from weft.epp.server.stream_metrics import WireMetrics
+from weft.epp.server.streams.services import Explain, Services
+from weft.epp.server.streams.stream import Exchange, ProtocolError
+from weft.epp.server.streams.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
 
 log = logging.getLogger("weft.epp")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from weft.epp.config.parameters import Kind, NotNegative, Parameters, Positive
+from weft.epp.decision.claims import DEFAULT_FAIRNESS_ID
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
 from weft.epp.decision.plugin import FollowsResponse, Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 from weft.epp.flow.programs import Programs, decayed

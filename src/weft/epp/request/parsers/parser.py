@@ -1,15 +1,18 @@
 """The `Parser` protocol, its input, and the error for malformed requests."""
 
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
+from weft.core.headers import REQUEST_ID, is_grpc
 from weft.epp.request.values import InferenceRequest, Refused
 
 _SLASHES = re.compile("//+")
+_MAX_REQUEST_ID = 256
 MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 
 
@@ -66,6 +69,17 @@ class Call:
 def path_of(target: str) -> str:
     """Returns the path of a request target, with repeated slashes merged. Parsers are chosen by this path."""
     return _SLASHES.sub("/", target.partition("?")[0]).rstrip("/") or "/"
+
+
+def to_call(headers: Mapping[str, str], max_body_bytes: int) -> Call:
+    """Returns the call with these headers, without its body. A call without a request id gets one."""
+    return Call(
+        path=path_of(headers.get(":path", "/")),
+        headers=headers,
+        request_id=headers.get(REQUEST_ID, "")[:_MAX_REQUEST_ID] or uuid.uuid4().hex,
+        is_grpc=is_grpc(headers.get("content-type", "")),
+        max_body_bytes=max_body_bytes,
+    )
 
 
 class Parser(ABC):

@@ -5,55 +5,27 @@ stream ends, unless a plugin or metric needs the response.
 """
 
 import asyncio
-import logging
 import math
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
-from weft.core.headers import DESTINATION, REQUEST_ID, control_headers, is_grpc
+from weft.core.headers import DESTINATION, REQUEST_ID, control_headers
 from weft.core.observe.log import REQUEST
-from weft.core.observe.tracing import Tracer
-from weft.epp.decision.director import Director
 from weft.epp.decision.tickets import Decision, Ending
-from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, path_of
-from weft.epp.request.parsers.table import ParserTable
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, to_call
 from weft.epp.request.values import Drop, InferenceRequest, Refused
 from weft.epp.server import ext_proc
-from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
-from weft.epp.server.limits import Held, PickerLimits
-from weft.epp.server.response_phase import Followed, ResponsePhase, has_reason_to_follow
-from weft.epp.server.spans import RequestSpan, note_decision
-from weft.epp.server.stream_metrics import WireMetrics
+from weft.epp.server.streams.modes import Modes, read_modes
+from weft.epp.server.streams.request_body import RequestBody
+from weft.epp.server.streams.response_phase import Followed, ResponsePhase, has_reason_to_follow
+from weft.epp.server.streams.services import Services
+from weft.epp.server.streams.spans import RequestSpan, note_decision
 
-log = logging.getLogger("weft.epp")
-
-_MAX_REQUEST_ID = 256
 # Maximum number of headers that are read of a request with too many; the protocol's own come first.
 _MAX_REFUSED_HEADERS = 64
-_BODY_MODES = (ext_proc.FULL_DUPLEX, ext_proc.BUFFERED)
-_BODY_MODE_NAMES = "FULL_DUPLEX_STREAMED or BUFFERED"
-
 
 _Answers = Iterator[ProcessingResponse] | Coroutine[None, None, Iterator[ProcessingResponse]]
-Explain = Callable[[str], Mapping[str, Any] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Objects that all streams of a server share."""
-
-    director: Director
-    parsers: ParserTable
-    limits: PickerLimits
-    held: Held
-    metrics: WireMetrics
-    reader: BodyReader
-    explain: Explain | None = None  # if set, describes recent decisions in a response header
-    tracer: Tracer | None = None
 
 
 class ProtocolError(Exception):
@@ -92,13 +64,9 @@ class Exchange:
         self._subset: tuple[str, ...] | None = None
         self._call = Call(path="", headers={}, request_id="", is_grpc=False)
         self._parser: Parser | None = None
-        self._chunks: list[bytes] = []
-        self._num_bytes = 0
+        self._body = RequestBody(services.held, services.limits.max_body_bytes)
         self._dropped: list[str] = []  # headers to remove, because their values are no longer right
-        self._is_held = False  # True if the gateway holds the body until the decision
-        self._can_follow = True
-        # True if the gateway keeps pieces of the response until they are answered
-        self._is_retained = False
+        self._modes = Modes()
         self._is_counted = False  # True once the director has counted the request or its refusal
         self._response: ResponsePhase | None = None
         self._span: RequestSpan | None = None
@@ -122,7 +90,7 @@ class Exchange:
             return True
         response = self._response
         is_whole = response is not None and not response.holds_bytes
-        return self._phase is Phase.RESPONSE and self._is_retained and is_whole
+        return self._phase is Phase.RESPONSE and self._modes.is_retained and is_whole
 
     def receive(self, message: ProcessingRequest) -> Awaitable[Iterator[ProcessingResponse]]:
         """Returns the answers to one message, in order. A refusal is always the last answer.
@@ -157,7 +125,7 @@ class Exchange:
 
     def refuse(self, refused: Refused) -> ProcessingResponse:
         """Returns the refusal that ends this stream."""
-        self._release()
+        self._body.release()
         self._phase = Phase.DONE
         if not self._is_counted:
             self._services.metrics.refused(refused)
@@ -183,7 +151,7 @@ class Exchange:
 
     def close(self) -> None:
         """Records the end of the stream. If the stream ends early, plugins that follow the response are notified."""
-        self._release()
+        self._body.release()
         is_cut = self._phase is not Phase.DONE
         self._phase = Phase.DONE
         if self._response is not None:
@@ -205,7 +173,7 @@ class Exchange:
         if is_too_large:
             raise Refused(431, f"the request's headers are larger than {limit} bytes")
         self._subset = ext_proc.read_subset(message.metadata_context)
-        self._check_modes(message)
+        self._modes = read_modes(message)
         if message.request_headers.end_of_stream:
             return self._route_anywhere(Phase.DONE)
         parser = self._services.parsers.find(self._call.path)
@@ -219,35 +187,16 @@ class Exchange:
                 return self._schedule_at_once(parser)
             case Reads.BODY:
                 self._phase = Phase.GATHER
-                self._check_body_size(ext_proc.announced_length(self._headers))
-                return iter((ext_proc.held_headers(),) if self._is_held else ())
+                self._body.check_size(ext_proc.announced_length(self._headers))
+                return iter((ext_proc.held_headers(),) if self._modes.is_held else ())
 
     def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
         """Handles the first message, so that even a refusal is in the client's protocol."""
-        headers = ext_proc.read_headers(message.request_headers, most)
-        self._headers = headers
-        self._call = Call(
-            path=path_of(headers.get(":path", "/")),
-            headers=headers,
-            request_id=headers.get(REQUEST_ID, "")[:_MAX_REQUEST_ID] or uuid.uuid4().hex,
-            is_grpc=is_grpc(headers.get("content-type", "")),
-            max_body_bytes=self._services.limits.max_body_bytes,
-        )
-        REQUEST.set((self._call.request_id, headers.get("traceparent")))
+        self._headers = ext_proc.read_headers(message.request_headers, most)
+        self._call = to_call(self._headers, self._services.limits.max_body_bytes)
+        REQUEST.set((self._call.request_id, self._headers.get("traceparent")))
         if self._services.tracer is not None:
             self._span = RequestSpan(self._services.tracer, self._call)
-
-    def _check_modes(self, message: ProcessingRequest) -> None:
-        if not message.HasField("protocol_config"):
-            return  # an older gateway does not report its mode
-        modes = message.protocol_config
-        has_body = not message.request_headers.end_of_stream
-        if has_body and modes.request_body_mode not in _BODY_MODES:
-            log.error("the gateway's request_body_mode must be %s", _BODY_MODE_NAMES)
-            raise Refused(500, f"the gateway must send bodies to the picker {_BODY_MODE_NAMES}")
-        self._is_held = has_body and modes.request_body_mode == ext_proc.BUFFERED
-        self._is_retained = modes.response_body_mode == ext_proc.STREAMED
-        self._can_follow = self._is_retained or modes.response_body_mode == ext_proc.FULL_DUPLEX
 
     async def _schedule_at_once(self, parser: Parser) -> Iterator[ProcessingResponse]:
         request = parser.parse(self._call)
@@ -259,13 +208,13 @@ class Exchange:
         if self._phase is Phase.PASS:
             if piece.end_of_stream:
                 self._end_request()
-            if self._is_held:
+            if self._modes.is_held:
                 return iter((ext_proc.held_body(),))
             return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
         if self._phase is Phase.RESPONSE and piece.end_of_stream and not piece.body:
             return iter(())  # Envoy 1.35 to 1.37 may send the end of a body above 1 MB twice
         self._buffer(piece.body)
-        if not (piece.end_of_stream or self._is_held):
+        if not (piece.end_of_stream or self._modes.is_held):
             return iter(())
         return self._schedule(is_last=piece.end_of_stream)
 
@@ -280,22 +229,13 @@ class Exchange:
     def _buffer(self, data: bytes) -> None:
         if self._phase is not Phase.GATHER:
             raise ProtocolError("a piece of the request's body came out of order")
-        self._check_body_size(self._num_bytes + len(data))
-        if data:
-            self._services.held.take(len(data))
-            self._chunks.append(data)
-            self._num_bytes += len(data)
-
-    def _check_body_size(self, num_bytes: int) -> None:
-        limit = self._services.limits.max_body_bytes
-        if num_bytes > limit:
-            raise Refused(413, f"the request's body is larger than {limit} bytes")
+        self._body.add(data)
 
     async def _schedule(self, *, is_last: bool) -> Iterator[ProcessingResponse]:
         """Parses the complete request, picks an endpoint, and lets the request continue."""
         assert self._parser is not None
         reader = self._services.reader
-        body: Sequence[bytes] = tuple(self._chunks)
+        body = self._body.pieces
         request = await reader.read(self._parser, self._call, body)
         if not request.is_schedulable:
             decision = self._pick_any()
@@ -309,8 +249,8 @@ class Exchange:
             elif (name := self._parser.model_header) is not None:
                 decision = decision.with_header(name, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.PASS)
-        if self._is_held:
-            self._release()
+        if self._modes.is_held:
+            self._body.release()
             if is_last:
                 self._end_request()
             is_sized = "content-length" in self._headers
@@ -327,9 +267,7 @@ class Exchange:
         is_renamed = False
         try:
             renamed = await self._services.reader.renamed(self._parser, self._call, body, model)
-            self._release()
-            num_bytes = sum(map(len, renamed))
-            self._services.held.take(num_bytes)
+            self._body.replace(renamed)
             is_renamed = True
         except Refused:
             ending = Ending.ERROR
@@ -337,7 +275,6 @@ class Exchange:
         finally:  # counted also if it is not passed on because its client has disconnected
             if not is_renamed and decision.ticket is not None and decision.tracks_response:
                 self._services.director.on_end(decision.ticket, ending)
-        self._num_bytes = num_bytes
         return renamed
 
     def _in_order(
@@ -346,7 +283,7 @@ class Exchange:
         """Yields headers, body, trailers, in Envoy's order. The body stays in memory until Envoy has received it."""
         yield from head
         yield from ext_proc.request_body(body, is_last=is_last)
-        self._release()
+        self._body.release()
         if not is_last:
             yield ext_proc.request_trailers()
 
@@ -387,7 +324,11 @@ class Exchange:
         if self._services.explain is not None:
             decision = decision.explained(self._services.explain(request.request_id))
         is_followed, ticket = False, decision.ticket
-        if ticket is not None and self._can_follow and has_reason_to_follow(request, decision):
+        if (
+            ticket is not None
+            and self._modes.can_follow
+            and has_reason_to_follow(request, decision)
+        ):
             is_followed = True
             ticket.revoke = self._interrupt
             followed = Followed(
@@ -443,17 +384,12 @@ class Exchange:
         return self._until_finished(answers, self._response)
 
     def _follow(self, followed: Followed | None) -> ResponsePhase:
-        return ResponsePhase(self._services.director, followed, is_retained=self._is_retained)
+        return ResponsePhase(self._services.director, followed, is_retained=self._modes.is_retained)
 
     def _until_finished(
         self, answers: Iterator[ProcessingResponse], response: ResponsePhase
     ) -> Iterator[ProcessingResponse]:
         yield from answers
         if response.is_finished:
-            self._release()
+            self._body.release()
             self._phase = Phase.DONE
-
-    def _release(self) -> None:
-        self._services.held.give(self._num_bytes)
-        self._num_bytes = 0
-        self._chunks.clear()
