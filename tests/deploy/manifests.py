@@ -1,5 +1,6 @@
 """Manifests of `deploy/kubernetes` for tests, as a kustomization names them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import yaml
 
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
+from weft.engine.transfer.settings import read_kv_transfer
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 
@@ -54,6 +56,11 @@ def container_ports(pod: Any) -> dict[str, int]:
     return {port["name"]: port["containerPort"] for port in container["ports"]}
 
 
+def environment(container: Any) -> dict[str, str]:
+    """The variables of a container that have a value in the manifest."""
+    return {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
+
+
 def service_ports(service: Any) -> dict[str, int]:
     """The numbers of a Service's ports by name."""
     return {port["name"]: port["port"] for port in service["spec"]["ports"]}
@@ -65,6 +72,23 @@ def callers(policy: Any) -> list[str]:
     return [
         str(source["podSelector"]["matchLabels"]) for source in sources if "podSelector" in source
     ]
+
+
+def transfer_of(pod: Any) -> tuple[Any, list[str]]:
+    """The kv-transfer-config of a worker, which is one that a server takes, and its other arguments."""
+    (container,) = pod["spec"]["containers"]
+    flag, *rest = (word for word in container["args"] if word != "serve")
+    text = flag.removeprefix("--kv-transfer-config=").replace("$(POD_IP)", "10.0.0.1")
+    read = read_kv_transfer(text)
+    assert read is not None
+    assert container_ports(pod)["transfer"] == read.port
+    config = json.loads(text)
+    assert "POD_IP" in {one["name"] for one in container["env"]}
+    mount = next(one for one in container["volumeMounts"] if one["name"] == "transfer")
+    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == "transfer")
+    assert config["kv_connector_extra_config"]["secret_file"] == f"{mount['mountPath']}/secret"
+    assert not volume["secret"]["defaultMode"] & 0o007
+    return config, rest
 
 
 def drain_seconds(pod: Any) -> float:

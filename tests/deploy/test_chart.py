@@ -23,9 +23,12 @@ from tests.deploy.manifests import (
     objects,
     pods,
     service_ports,
+    transfer_of,
 )
 from tools.check_deploy import CACHE, CHART
+from weft import __version__
 from weft.epp.config.config import read_config
+from weft.epp.pool.roles import ROLE_LABEL
 from weft.epp.resolve import resolve
 
 _FETCHED = CACHE / "venv" / "layer" / "helm" / "helm"
@@ -58,9 +61,13 @@ def of_kind(found: Objects, kind: str) -> list[Any]:
 
 
 def workers(found: Objects) -> Any:
-    """The pods that serve."""
-    (pod,) = (one for one in pods(found) if one["metadata"]["labels"][WORKER] == "worker")
+    """The pods that serve, all of one role."""
+    (pod,) = all_workers(found)
     return pod
+
+
+def all_workers(found: Objects) -> list[Any]:
+    return [one for one in pods(found) if one["metadata"]["labels"][WORKER] == "worker"]
 
 
 @pytest.fixture(params=VALUES)
@@ -82,7 +89,7 @@ def test_our_command_lines_are_taken(release: Objects):
         one
         for spec in specs
         for one in (*spec["containers"], *spec.get("initContainers", ()))
-        if one["image"] == "weft:latest"
+        if "weft" in one["image"]
     ]
     assert containers
     assert all(is_taken(shlex.join(one["args"])) for one in containers)
@@ -91,13 +98,16 @@ def test_our_command_lines_are_taken(release: Objects):
 def test_services_and_policies_match_pods(release: Objects):
     """What matches nothing is no error for Kubernetes."""
     for service in of_kind(release, "Service"):
-        (pod,) = (one for one in pods(release) if is_selected(service["spec"]["selector"], one))
-        assert {one["targetPort"] for one in service["spec"]["ports"]} <= {*container_ports(pod)}
+        selected = [one for one in pods(release) if is_selected(service["spec"]["selector"], one)]
+        assert selected
+        asked = {one["targetPort"] for one in service["spec"]["ports"]}
+        assert all(asked <= {*container_ports(pod)} for pod in selected)
     for policy in of_kind(release, "NetworkPolicy"):
         selector = policy["spec"]["podSelector"]["matchLabels"]
-        (pod,) = (one for one in pods(release) if is_selected(selector, one))
+        selected = [one for one in pods(release) if is_selected(selector, one)]
+        assert selected
         asked = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
-        assert asked <= {*container_ports(pod)}
+        assert all(asked <= {*container_ports(pod)} for pod in selected)
     for budget in of_kind(release, "PodDisruptionBudget"):
         assert any(
             is_selected(budget["spec"]["selector"]["matchLabels"], pod) for pod in pods(release)
@@ -183,12 +193,98 @@ def test_the_picker_is_configured_by_a_value():
     assert "checksum/config" in pod["metadata"]["annotations"]
 
 
+def test_an_image_has_the_version_of_the_chart_or_a_digest():
+    """The chart's version of the program is that of this tree."""
+    assert {one["spec"]["containers"][0]["image"] for one in pods(rendered(""))} == {
+        f"weft:{__version__}",
+        "envoyproxy/envoy:v1.40.0",
+    }
+    images = {
+        one["spec"]["containers"][0]["image"] for one in pods(rendered("prefill-values.yaml"))
+    }
+    assert images == {f"registry.example.com/weft@sha256:{'0' * 64}"}
+
+
+def test_prefill_workers_lend_what_decode_workers_fetch():
+    """Their roles are labels that the picker's filters read; both have the secret, the port and the peers."""
+    found = rendered("prefill-values.yaml")
+    config = resolve(
+        read_config(found["ConfigMap", "release-weft-picker"]["data"]["picker.yaml"], "picker"),
+        allow_experimental=False,
+    )
+    assert {profile.name for profile in config.profiles} == {"prefill", "decode"}
+    roles = {pod["metadata"]["labels"][ROLE_LABEL]: pod for pod in all_workers(found)}
+    assert {*roles} == {"prefill", "decode"}
+    for role, connector in (("prefill", "kv_producer"), ("decode", "kv_consumer")):
+        kv, rest = transfer_of(roles[role])
+        assert kv["kv_role"] == connector
+        assert rest == (["--max-num-seqs=4"] if role == "prefill" else [])
+    (policy,) = (
+        one
+        for one in of_kind(found, "NetworkPolicy")
+        if is_selected(one["spec"]["podSelector"]["matchLabels"], roles["prefill"])
+    )
+    assert {"port": "transfer"} in [
+        port for rule in policy["spec"]["ingress"] for port in rule["ports"]
+    ]
+
+
+def test_volumes_and_places_are_values():
+    """Of workers and of the picker."""
+    found = rendered("prefill-values.yaml")
+    for pod in all_workers(found):
+        assert {"name": "adapters", "mountPath": "/adapters", "readOnly": True} in pod["spec"][
+            "containers"
+        ][0]["volumeMounts"]
+        assert pod["spec"]["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
+    picker = found["Deployment", "release-weft-picker"]["spec"]["template"]["spec"]
+    assert picker["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
+    assert {"name": "tokenizer", "configMap": {"name": "tokenizer"}} in picker["volumes"]
+
+
+def test_a_grpc_pool_is_at_the_workers_grpc_port():
+    """For gateways that speak HTTP/2 without TLS. The picker parses the protocol and polls over it."""
+    found = rendered("grpc-values.yaml")
+    pool = found["InferencePool", "release-weft"]["spec"]
+    assert pool["appProtocol"] == "kubernetes.io/h2c"
+    assert pool["targetPorts"] == [{"number": container_ports(workers(found))["grpc"]}]
+    picker = found["Deployment", "release-weft-picker"]["spec"]["template"]["spec"]["containers"][0]
+    assert "--default-engine=vllm-grpc" in picker["args"]
+    config = read_config(found["ConfigMap", "release-weft-picker"]["data"]["picker.yaml"], "picker")
+    assert resolve(config, allow_experimental=False).parsers == (
+        "vllmgrpc-parser",
+        "passthrough-parser",
+    )
+    first = found["NetworkPolicy", "release-weft-worker"]["spec"]["ingress"][0]
+    assert first["ports"] == [{"port": "grpc"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ("prefill.replicas=1,prefill.existingSecret=a", "picker-prefill-grpc"),
+        ("image.tag=v1", "picker-grpc"),
+    ],
+)
+def test_the_pickers_files_are_those_of_the_manifests(values: str, name: str):
+    """With the gRPC parser where the pool's protocol is gRPC."""
+    made = template("--set", f"inferencePool.enabled=true,inferencePool.protocol=grpc,{values}")
+    text = by_name(made.stdout)["ConfigMap", "release-weft-picker"]["data"]["picker.yaml"]
+    assert yaml.safe_load(text) == yaml.safe_load(
+        (CHART / "files" / f"{name}.yaml").read_text(encoding="utf-8")
+    )
+    assert (
+        resolve(read_config(text, name), allow_experimental=False).parsers[0] == "vllmgrpc-parser"
+    )
+
+
 def test_workers_are_asked_at_their_own_pages(release: Objects):
     """Started once it listens, alive while it does, ready once it answers."""
-    (container,) = workers(release)["spec"]["containers"]
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
-    paths = [container[probe]["httpGet"]["path"] for probe in probes]
-    assert paths == ["/startupz", "/livez", "/readyz"]
+    for pod in all_workers(release):
+        (container,) = pod["spec"]["containers"]
+        paths = [container[probe]["httpGet"]["path"] for probe in probes]
+        assert paths == ["/startupz", "/livez", "/readyz"]
 
 
 def test_the_scaler_owns_the_number_of_workers():
@@ -203,7 +299,8 @@ def test_the_scaler_owns_the_number_of_workers():
 def test_one_picker_whose_rights_are_those_of_the_manifests(pool_release: Objects):
     """And no more than one, since none of two would lead."""
     (role,) = of_kind(pool_release, "Role")
-    assert role["rules"] == objects(KUBERNETES / "pool")["Role", "weft-picker"]["rules"]
+    *rules, leases = objects(KUBERNETES / "pool")["Role", "weft-picker"]["rules"]
+    assert (role["rules"], leases["resources"]) == (rules, ["leases"])
     (binding,) = of_kind(pool_release, "RoleBinding")
     picker = pool_release["Deployment", "release-weft-picker"]["spec"]
     account = picker["template"]["spec"]["serviceAccountName"]
@@ -338,6 +435,9 @@ def test_without_a_secret_nobody_names_one():
         (("inferencePool.objectives[0].name=a",), "priority"),
         (("inferencePool.gateway.name=",), "/inferencePool/gateway/name"),
         (("picker.replicas=2",), "replicas"),
+        (("prefill.replicas=1",), "inferencePool.enabled"),
+        (("prefill.replicas=1", "inferencePool.enabled=true"), "prefill.existingSecret"),
+        (("image.digest=latest",), "/image/digest"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(values: tuple[str, ...], words: str):

@@ -18,6 +18,7 @@ from weft.cli.picker.options import EppOptions
 from weft.cli.up.envoy import PROBE_PAGES
 from weft.core.headers import PREFILLER
 from weft.core.observe.metric_series import PREFIX, SERIES, Kind
+from weft.engine.transfer.settings import DEFAULT_PORT as TRANSFER_PORT
 from weft.epp.flow.series import FlowSeries
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import PickerMetrics
@@ -121,6 +122,7 @@ def _exposed() -> set[str]:
 def _ports() -> set[str]:
     serve, epp = ServeOptions(), EppOptions()
     own = {serve.port, serve.grpc_port, epp.grpc_port, epp.grpc_health_port, epp.metrics_port}
+    own.add(TRANSFER_PORT)
     files = (DEPLOY / "envoy.yaml", DEPLOY / "kubernetes" / "fleet" / "envoy.yaml")
     envoy = re.findall(r"port_value: (\d+)", "".join(map(Path.read_text, files)))
     return {*map(str, own), *envoy}

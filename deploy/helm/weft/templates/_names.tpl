@@ -8,6 +8,9 @@
 app.kubernetes.io/name: weft
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .part }}
+{{- with .role }}
+llm-d.ai/role: {{ . }}
+{{- end }}
 {{- end -}}
 
 {{- define "weft.labels" -}}
@@ -21,18 +24,19 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.picker.enabled (not .Values.inferencePool.enabled) -}}yes{{- end -}}
 {{- end -}}
 
-{{- /* Of the release and one part of it: its pods on different nodes, where that is possible. */ -}}
-{{- define "weft.spread" -}}
+{{- /* Of the release, one part of it, its labels, and its values. Without other constraints its pods are on different nodes, where
+     that is possible. */ -}}
+{{- define "weft.placement" -}}
 topologySpreadConstraints:
+{{- if .values.topologySpreadConstraints }}
+  {{- toYaml .values.topologySpreadConstraints | nindent 2 }}
+{{- else }}
   - maxSkew: 1
     topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels: {{- include "weft.selector" . | nindent 8 }}
-{{- end -}}
-
-{{- /* Of the release and the values of one part of it. */ -}}
-{{- define "weft.placement" -}}
+{{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -41,6 +45,12 @@ priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
@@ -61,7 +71,9 @@ securityContext:
 {{- end -}}
 
 {{- define "weft.image" -}}
-image: {{ printf "%s:%s" .Values.image.repository .Values.image.tag | quote }}
+{{- $version := printf ":%s" (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- with .Values.image.digest }}{{ $version = printf "@%s" . }}{{ end -}}
+image: {{ printf "%s%s" .Values.image.repository $version | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end -}}
 
@@ -80,4 +92,10 @@ podSelector:
     {{- else }}
     gateway.networking.k8s.io/gateway-name: {{ .Values.inferencePool.gateway.name | quote }}
     {{- end }}
+{{- end -}}
+
+{{- /* Of a role of the connector, and the networks of its peers. */ -}}
+{{- define "weft.transfer" -}}
+{{- $extra := dict "secret_file" "/etc/weft/secret" "peers" .peers -}}
+--kv-transfer-config={{ dict "kv_connector" "TcpConnector" "kv_role" .role "kv_ip" "$(POD_IP)" "kv_connector_extra_config" $extra | toJson }}
 {{- end -}}
