@@ -22,6 +22,7 @@ from weft.cli.arguments.flags import SHORT
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
 from weft.cli.help import PAGES as HELP
 from weft.core.errors import Code, WeftError
+from weft.core.object_ids import STORE_SERIES
 from weft.core.observe.metric_series import (
     ABSENT,
     ENGINE_LABELS,
@@ -37,6 +38,7 @@ from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.problem import to_http_status
 from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
+from weft.web.store.store_series import TEXT as STORE_TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -232,6 +234,12 @@ def metrics() -> str:
         "## Several models",
         f"Of a server with several models ([guide](../models.md)); each has the label `{LABEL}`.",
         table(("series", "type", "labels of its own", "meaning"), _pool_rows()),
+        "## Stored objects",
+        "Pickers read it ([guide](../store.md#behind-several-servers)).",
+        table(
+            ("series", "type", "labels of its own", "meaning"),
+            [(f"`{STORE_SERIES[0]}`", "gauge", f"`{STORE_SERIES[1]}`", STORE_TEXT)],
+        ),
         "## Older names",
         "`--show-hidden-metrics-for-version X.Y` also exposes the older names whose last version is X.Y or later.",
         table(("older name", "current name", "last version"), older),

@@ -119,6 +119,7 @@ def start_of(group: DataParallelClient) -> Callable[[str], Start]:
         config=group.vllm_config,
         http_port=None,
         grpc_port=None,
+        store_name="m0123456789ab",
     )
 
 

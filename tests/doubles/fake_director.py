@@ -46,6 +46,7 @@ class FakeDirector:
         self.usages: list[Usage] = []
         self.endings: list[Ending] = []
         self.num_any = 0
+        self.stores: list[str] = []  # of the requests that any endpoint may serve
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
         """The next endpoint of those allowed."""
@@ -62,9 +63,10 @@ class FakeDirector:
         endpoint = self._next(subset, len(self.requests))
         return Decision(endpoints=(endpoint,), ticket=make_ticket(), **self.decision)
 
-    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool, store: str = "") -> str:
         """The next endpoint of those allowed."""
         self.num_any += 1
+        self.stores.append(store)
         self.subsets.append(subset)
         return self._next(subset, self.num_any)
 

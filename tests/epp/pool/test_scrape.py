@@ -47,6 +47,15 @@ def test_vllm_load_is_read():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "store"), [("m0123456789ab", "m0123456789ab"), ("x", "")])
+def test_the_name_of_a_store_is_read(name: str, store: str):
+    """Ids of stored objects name it. A server cannot make the picker keep another text."""
+    page = VLLM + f'weft:store_info{{store="{name}"}} 1.0\n'
+    load = LoadReader(ENGINES["vllm"]).read(page)
+    assert load is not None
+    assert load.store == store
+
+
 @pytest.mark.parametrize(
     ("engine", "text", "load"),
     [

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.object_ids import is_durable, store_of
 from weft.web.store.database import Store
 from weft.web.store.store_options import StoreOptions
 from weft.web.store.stored_object import NEW_WORK, Paging, StoredObject, StoreFailed, StoreFull
@@ -281,3 +282,29 @@ def test_a_setting_out_of_range_is_named(flag, fields):
     """Before anything is opened."""
     with pytest.raises(ConfigError, match=flag):
         Store(StoreOptions(**fields))
+
+
+async def test_a_file_names_its_store_and_memory_has_a_new_name_each_time(tmp_path):
+    """Ids name the store, so they stay valid after a restart exactly if the objects are there."""
+    shared = StoreOptions(store_file=tmp_path / "store.db")
+    names = []
+    for options in (shared, shared, StoreOptions(), StoreOptions()):
+        async with opened(options) as first, opened(options) as second:
+            names.append((first.name, second.name))
+    (a, b), (c, d), *memory = names
+    assert a == b == c == d
+    assert is_durable(a)
+    assert len({*memory[0], *memory[1]}) == 4
+    assert not any(map(is_durable, memory[0]))
+
+
+async def test_a_file_without_a_name_gets_one_and_keeps_its_records(tmp_path):
+    """Files of older versions have no name."""
+    options = StoreOptions(store_file=tmp_path / "store.db")
+    async with opened(options) as store:
+        await store.run(lambda tables: tables.add(record("x")))
+    with sqlite3.connect(tmp_path / "store.db") as database:
+        database.execute("DROP TABLE store_name")
+    async with opened(options) as store:
+        assert store_of(store.new_id("resp")) == store.name
+        assert await store.run(lambda tables: tables.get("file", "a", "x")) == record("x")

@@ -295,6 +295,7 @@ class SupervisedServing(Serving):
                 config=client.vllm_config,  # type: ignore[attr-defined]  # of all that are ours
                 http_port=self._ports["http"],
                 grpc_port=self._ports["grpc"],
+                store_name=self._state.store.name,
             )
 
         self._servers[:] = [self._api_servers]

@@ -80,6 +80,7 @@ class ApiServing(Serving):
         http = replace(pick(options, HttpOptions), shares_port=True, port=start.http_port or 0)
         super().__init__(None, options, http, time.monotonic())
         self._start = start
+        self._store_name = start.store_name
         self._channel = channel
         self._client: ApiServerClient | None = None
 

@@ -35,6 +35,7 @@ from weft.web.http.state import ServerState
 from weft.web.page.files import DOCS, PAGES
 from weft.web.store.database import Store
 from weft.web.store.store_options import StoreOptions
+from weft.web.store.store_series import StoreSeries
 
 if TYPE_CHECKING:
     from weft.cli.serving.loading import Loaded
@@ -107,6 +108,7 @@ class Serving:
         )
         if self._tracer is not None:
             self._metrics.registry.register(self._tracer.series)
+        self._store_name: str | None = None  # of a store in memory; None: a new name
         self._servers: list[Server] = []
         self._signals = Signals()
 
@@ -133,8 +135,9 @@ class Serving:
             await self._http.stop()
 
     def _make_http(self) -> None:
-        store = Store(pick(self._options, StoreOptions))
+        store = Store(pick(self._options, StoreOptions), name=self._store_name)
         store.open()
+        self._metrics.registry.register(StoreSeries(store))
         self._state = ServerState(self._metrics.registry, self._started, self._tracer, store)
         self._progress = self._state.progress
         pages = PAGES if self._http_options.ui else DOCS
@@ -183,6 +186,7 @@ class Serving:
         grpc_port = None
         grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
         if grpc is not None:
+            grpc.service.store_name = self._state.store.name
             self._servers.append(grpc)
             grpc_port = await grpc.start()
         if http_port is not None:

@@ -85,7 +85,9 @@ FromServer = (
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The first message to an API server. `options` are the options of `weft serve`, as plain values."""
+    """The first message to an API server. `options` are the options of `weft serve`, as plain values. All API servers
+    of a server have the same `store_name`, for stores in memory.
+    """
 
     name: str
     directory: str
@@ -93,6 +95,7 @@ class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     config: EngineConfig
     http_port: int | None
     grpc_port: int | None
+    store_name: str
 
 
 class State(msgspec.Struct, frozen=True, tag=True):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.slo import Slo
-from weft.epp.request.values import InferenceRequest
+from weft.epp.request.values import InferenceRequest, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class Cycle:
     now: float  # start of the decision; before the decision, arrival of the request
     ticket_id: int = 0
     arrived: float = 0.0
+    storing: Sequence[Endpoint] = ()  # candidates that have the objects which the request names
     is_placed: bool = False  # True once the decision has begun
     priority: int = 0
     fairness_id: str = ""
@@ -93,6 +94,16 @@ class Cycle:
     # Headers to set, in addition to the schedule's.
     request_headers: dict[str, str] = field(default_factory=dict)
     response_headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def destinations(self) -> Sequence[Endpoint]:
+        """The endpoints to which the request itself may go. Its other stages may run at every candidate."""
+        return self.storing or self.candidates
+
+    def require_cached(self, target: Endpoint) -> None:
+        """Raises `Refused` if the endpoint has none of the prompt cached."""
+        if not any(match.held.get(target) for match in self.prefixes.values()):
+            raise Refused(412, "the endpoint has none of the prompt cached (prefer: if-available)")
 
     def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:
         """Returns the number of prompt tokens that `endpoint` would have to compute, by the data of `producer`."""

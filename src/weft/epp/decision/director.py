@@ -12,6 +12,7 @@ from weft.epp.decision.director_parts import Parts
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import FollowsTimes, FollowsUsage
 from weft.epp.decision.saturation import PoolRoom
+from weft.epp.decision.stored import storing
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, ResponseTimes, Ticket
 from weft.epp.flow.control import FlowControl
@@ -100,14 +101,16 @@ class Director:
         cycle.now = self._clock()
         cycle.is_placed = True
         cycle.candidates = self._candidates(cycle, subset)
+        cycle.storing = storing(cycle.candidates, cycle.request.store)
         schedule = self._schedule(cycle)
         decision = self._commit(cycle, schedule)
         self._note(cycle, schedule)
         return decision
 
-    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
-        """Returns the address of any endpoint, for a request without data to schedule by. Raises `Refused`."""
-        return random.choice(reachable(self._allowed(subset))).address(is_grpc=is_grpc)
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool, store: str = "") -> str:
+        """Returns the address of any endpoint with the store, for a request without a prompt. Raises `Refused`."""
+        found = storing(reachable(self._allowed(subset)), store)
+        return random.choice(found).address(is_grpc=is_grpc)
 
     def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
         """Records the status of the response; returns headers for the client."""
@@ -239,7 +242,7 @@ class Director:
             plugin.admit(cycle)
         schedule = self._parts.handler.schedule(cycle, self._parts.profiles)
         if "if-available" in cycle.request.headers.get("prefer", ""):
-            _require_cached(cycle, schedule.target)
+            cycle.require_cached(schedule.target)
         return schedule
 
     def _commit(self, cycle: Cycle, schedule: Schedule) -> Decision:
@@ -354,11 +357,6 @@ def _revoke(ticket: Ticket) -> bool:
         return False
     ticket.revoke()
     return True
-
-
-def _require_cached(cycle: Cycle, target: Endpoint) -> None:
-    if not any(match.held.get(target) for match in cycle.prefixes.values()):
-        raise Refused(412, "the endpoint has none of the prompt cached (prefer: if-available)")
 
 
 def _scores(cycle: Cycle, schedule: Schedule) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Load:
     num_blocks: int = 0
     adapters: Adapters = Adapters()
     attributes: Mapping[str, float] = field(default_factory=dict)  # custom metrics by key
+    store: str = ""  # name of the store of the server's objects; empty if unknown
 
 
 UNKNOWN_LOAD = Load()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from weft.core.object_ids import STORE_SERIES, is_store_name
 from weft.epp.config.parameters import Name, Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load, as_count, as_share
 from weft.epp.pool.exposition import (
@@ -96,6 +97,7 @@ class EngineSeries:
     block_size: tuple[SeriesSpec, ...] = ()  # series whose value is the block size
     num_blocks: tuple[SeriesSpec, ...] = ()
     custom: tuple[tuple[str, SeriesSpec], ...] = ()
+    store: tuple[SeriesSpec, ...] = ()  # series whose label has the name of the server's store
     path: str = "/metrics"
 
 
@@ -111,6 +113,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
             kv_usage=_specs("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             lora=_specs("vllm:lora_requests_info"),
             cache_info=_specs("vllm:cache_config_info"),
+            store=_specs(STORE_SERIES[0]),
         ),
         "sglang": EngineSeries(
             queued=_specs("sglang:num_queue_reqs"),
@@ -172,7 +175,7 @@ class LoadReader:
         self.path = series.path
         groups = (
             series.queued, series.running, series.kv_usage, series.lora, series.cache_info,
-            series.block_size, series.num_blocks, tuple(spec for _, spec in series.custom),
+            series.block_size, series.num_blocks, series.store, tuple(spec for _, spec in series.custom),
         )  # fmt: skip
         self._reader = SeriesReader({spec.name for group in groups for spec in group})
 
@@ -205,6 +208,7 @@ class LoadReader:
                 for key, spec in series.custom
                 if (values := finite(select(found, spec)))
             },
+            store=_store(_first(found, series.store)),
         )
 
 
@@ -250,6 +254,11 @@ def _adapters(samples: Sequence[Sample]) -> Adapters:
         waiting=_names(labels.get("waiting_lora_adapters", "")),
         max_active=_label([Sample(labels, 0.0)], "max_lora"),
     )
+
+
+def _store(samples: Sequence[Sample]) -> str:
+    name = samples[0].labels.get(STORE_SERIES[1], "") if samples else ""
+    return name if is_store_name(name) else ""
 
 
 def _names(text: str) -> frozenset[str]:

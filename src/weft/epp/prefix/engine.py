@@ -1,10 +1,11 @@
 """An engine's load and prefix-cache events over the VllmEngine gRPC protocol, converted to the picker's values."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
+from weft.core.object_ids import STORE_METADATA, is_store_name
 from weft.core.values.prompts import pack_tokens
 from weft.epp.pool.endpoint import Endpoint, Load, as_count, as_share
 from weft.epp.prefix.events import (
@@ -71,10 +72,11 @@ class EngineConnection:
         """Returns the current load, summed over the ranks. Raises `EngineFailed`."""
         request = vllm_engine_pb2.GetLoadsRequest()
         try:
-            reply = await self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
+            call = self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
+            reply, metadata = await call, await call.initial_metadata()
         except grpc.aio.AioRpcError as error:
             raise _failed(error) from error
-        return to_load(reply)
+        return replace(to_load(reply), store=_store(metadata))
 
     async def model_name(self) -> str:
         """Returns the name of the served model. Raises `EngineFailed`."""
@@ -106,6 +108,12 @@ class EngineConnection:
 
 def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
     return () if key is None else (("authorization", f"Bearer {key}"),)
+
+
+def _store(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Returns the name of the server's store; "" if the server names none."""
+    names = (value for key, value in metadata if key == STORE_METADATA)
+    return next((name for name in names if isinstance(name, str) and is_store_name(name)), "")
 
 
 def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:

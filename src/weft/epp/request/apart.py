@@ -63,13 +63,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_tokens: int | None = None
     media: tuple[str, ...] = ()
     has_adapter: bool = False
+    store: str = ""
     is_schedulable: bool = True
 
     def to_request(self, call: Call, parser: str) -> InferenceRequest:
         """Returns the request, completed by the parts that were not sent to the process, such as headers."""
         same = {name: getattr(self, name) for name in _SAME}
         prompts = tuple(map(_unpacked, self.prompts))
-        return replace(call.to_request(parser), prompts=prompts, **same)
+        store = self.store or call.store
+        return replace(call.to_request(parser), prompts=prompts, store=store, **same)
 
 
 # Attributes that have the same names in results and requests.
@@ -118,7 +120,7 @@ def _do(job: Job, body: bytes) -> tuple[Result, bytes]:
 
 
 def _to_result(request: InferenceRequest) -> Result:
-    same = {name: getattr(request, name) for name in _SAME}
+    same = {name: getattr(request, name) for name in (*_SAME, "store")}
     return Result(prompts=list(map(_packed, request.prompts)), **same)
 
 

@@ -14,6 +14,7 @@ from grpc import GenericRpcHandler, method_handlers_generic_handler
 from weft import __version__
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, Overloaded, WeftError
+from weft.core.object_ids import STORE_METADATA
 from weft.core.observe.tracing import Tracer
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
@@ -71,6 +72,8 @@ class Service:
             client, heartbeat_s=options.heartbeat_s, write_timeout_s=options.write_timeout_s
         )
         self._started = time.monotonic()
+        # Name of the store of the HTTP server's objects, by which a picker finds the server; empty for none.
+        self.store_name = ""
         self._reasoning_parser = reasoning_parser
         self.fingerprints = Fingerprints(client, tokenizer_files, reasoning_parser)
         self._max_total_message_bytes = options.max_total_message_bytes
@@ -194,8 +197,10 @@ class Service:
         return answer
 
     async def _get_loads(
-        self, request: pb.GetLoadsRequest, _context: Context
+        self, request: pb.GetLoadsRequest, context: Context
     ) -> pb.GetLoadsResponse:
+        if self.store_name:
+            await context.send_initial_metadata(((STORE_METADATA, self.store_name),))
         return to_loads_response(request, await self._client.get_loads(), __version__)
 
     async def _get_tokenizer(

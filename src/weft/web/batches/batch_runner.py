@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.aio.tasks import gather_all
 from weft.core.errors import ConfigError, NotFound
+from weft.core.object_ids import new_id
 from weft.schema.batches import BatchError
 from weft.web.batches.batch_lines import (
     BatchAnswer,
@@ -21,7 +22,6 @@ from weft.web.batches.places import Places
 from weft.web.batches.stored_batch import CANCEL, Batches, BatchState, tokens_of
 from weft.web.http.state import ServerState
 from weft.web.inside import Inside, InsideAnswer, InsideCaller, until_answered
-from weft.web.items.item_reader import new_id
 from weft.web.store.database import until_stored
 from weft.web.store.stored_object import StoredObject, StoreFailed, StoreFull
 

@@ -18,7 +18,6 @@ from weft.web.batches.batch_runner import MAX_REQUESTS, BatchRunner
 from weft.web.batches.stored_batch import COMPLETED, FAILED, MESSAGES, Batches, BatchState
 from weft.web.http.endpoint import Answer, Call, Dialect, Endpoint, endpoint
 from weft.web.inference.paging import page_limit, page_of
-from weft.web.items.item_reader import new_id
 from weft.web.store.database import Store
 from weft.web.store.stored_object import Paging
 
@@ -66,7 +65,7 @@ class MessageBatchCalls:
         lines = _lines(body)
         now = self._batches.now()
         batch = BatchState(
-            id=new_id("msgbatch"),
+            id=self._batches.new_id("msgbatch"),
             endpoint=_MESSAGES,
             completion_window="24h",
             created_at=now,

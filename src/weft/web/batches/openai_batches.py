@@ -26,7 +26,6 @@ from weft.web.batches.stored_batch import (
 from weft.web.batches.stored_files import file_ttl_s, no_file
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
 from weft.web.inference.paging import page_limit, page_of
-from weft.web.items.item_reader import new_id
 from weft.web.responses.unsupported import check_metadata
 from weft.web.store.database import Store
 from weft.web.store.stored_object import Paging
@@ -90,7 +89,7 @@ class BatchCalls:
             )
         now = self._batches.now()
         batch = BatchState(
-            id=new_id("batch"),
+            id=self._batches.new_id("batch"),
             endpoint=body.endpoint,
             input_file_id=file_id,
             completion_window=body.completion_window,

@@ -7,9 +7,9 @@ from functools import partial
 import msgspec
 
 from weft.core.errors import NotFound
+from weft.core.object_ids import new_id
 from weft.schema.batches import BatchError, BatchTokens, FileObject
 from weft.web.batches.batch_lines import BatchAnswer, LineError
-from weft.web.items.item_reader import new_id
 from weft.web.store.database import Store
 from weft.web.store.stored_object import NEW_WORK, Paging, StoredObject
 from weft.web.store.tables import Tables
@@ -110,6 +110,10 @@ class Batches:
     def now(self) -> int:
         """The time of the store."""
         return int(self._store.clock())
+
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of a new batch."""
+        return self._store.new_id(prefix)
 
     async def create(self, tenant: str, batch: BatchState, lines: bytes) -> None:
         """Stores a new batch with its requests, as work for any process."""
@@ -265,32 +269,32 @@ class BatchEnding:
         """Stores a file of the batch; returns its id, None for an empty file."""
         if not lines:
             return None
-        now = int(tables.clock())
-        record = file_record(
+        record = add_file(
+            tables,
             self.record.tenant,
             f"{self.record.id}_{name}.jsonl",
             "batch_output",
             b"".join(lines),
-            created_at=now,
-            expires_at=now + self.batch.file_ttl_s,
+            ttl_s=self.batch.file_ttl_s,
         )
-        tables.add(record)
         return record.id
 
 
-def file_record(
-    tenant: str, name: str, purpose: str, content: bytes, *, created_at: int, expires_at: int | None
+def add_file(
+    tables: Tables, tenant: str, name: str, purpose: str, content: bytes, *, ttl_s: int | None
 ) -> StoredObject:
-    """The record of a new file."""
+    """Stores a new file; returns its record."""
+    created_at = int(tables.clock())
+    expires_at = None if ttl_s is None else created_at + ttl_s
     file = FileObject(
-        id=f"file-{new_id('')[1:]}",
+        id=new_id("file", tables.store_name, mark="-"),
         bytes=len(content),
         created_at=created_at,
         filename=name,
         purpose=purpose,
         expires_at=expires_at,
     )
-    return StoredObject(
+    record = StoredObject(
         kind=FILE_KIND,
         id=file.id,
         tenant=tenant,
@@ -300,6 +304,8 @@ def file_record(
         created_at=created_at,
         expires_at=expires_at,
     )
+    tables.add(record)
+    return record
 
 
 def _found(tables: Tables, tenant: str, batch_id: str, label: str) -> StoredObject:

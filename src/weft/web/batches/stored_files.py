@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from weft.core.errors import BadRequest, NotFound
 from weft.schema.batches import DeletedFile, ExpiresAfter, FileForm, FileList, FileObject
-from weft.web.batches.stored_batch import DEFAULT_FILE_TTL_S, FILE_KIND, file_record
+from weft.web.batches.stored_batch import DEFAULT_FILE_TTL_S, FILE_KIND, add_file
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
 from weft.web.inference.paging import is_newest_first, page_limit, page_of
 from weft.web.store.database import Store
@@ -63,16 +63,12 @@ class FileCalls:
         ttl_s = file_ttl_s(_expires_after(form), "expires_after")
         if ttl_s is None and form.purpose == "batch":
             ttl_s = DEFAULT_FILE_TTL_S
-        now = int(self._store.clock())
-        record = file_record(
-            call.tenant_name,
-            form.file.name,
-            form.purpose,
-            form.file.content,
-            created_at=now,
-            expires_at=None if ttl_s is None else now + ttl_s,
+        file, purpose = form.file, form.purpose
+        record = await self._store.run(
+            lambda tables: add_file(
+                tables, call.tenant_name, file.name, purpose, file.content, ttl_s=ttl_s
+            )
         )
-        await self._store.run(lambda tables: tables.add(record))
         return _shown(record)
 
     async def list(self, call: Call) -> Answer:

@@ -19,7 +19,7 @@ from weft.schema.response_object import InputItemList
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
 from weft.web.inference.paging import is_newest_first, page_limit, page_of
 from weft.web.items.conversation_store import Conversations, with_own_ids
-from weft.web.items.item_reader import Item, new_id
+from weft.web.items.item_reader import Item
 from weft.web.items.items import read_input
 from weft.web.responses.unsupported import check_include, check_metadata
 from weft.web.store.database import Store
@@ -83,7 +83,7 @@ class ConversationCalls:
         check_metadata(body.metadata or {})
         items = await _read_items(body.items or [])
         made = ConversationObject(
-            id=new_id("conv"),
+            id=self._store.new_id("conv"),
             created_at=int(self._store.clock()),
             metadata=body.metadata or {},
         )

@@ -1,7 +1,6 @@
 """`ItemReader`: converts the items of a response's input to the messages of a turn, one by one."""
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from weft.core.object_ids import new_id
 from weft.schema.response_object import McpApprovalRequestItem
 from weft.schema.responses import (
     CompactionInput,
@@ -132,11 +132,6 @@ _PREFIXES = MappingProxyType(
 # Limit of stored items that a request refers to: references are short, and their items may be long. No template
 # accepts more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
-
-
-def new_id(prefix: str) -> str:
-    """A random id that cannot be guessed: knowing it gives access."""
-    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 def with_own_id(item: Item) -> Item:

@@ -11,6 +11,7 @@ import msgspec
 
 from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest, WeftError
+from weft.core.object_ids import new_id
 from weft.core.values.media import takes
 from weft.schema.responses import ResponsesBody
 from weft.web.http.body import BodyScan, ClientDisconnected, decode_body
@@ -18,7 +19,6 @@ from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.inference.call import ModelCall
-from weft.web.items.item_reader import new_id
 from weft.web.realtime.client_events import (
     ClientEvent,
     ItemCreate,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weft.core.errors import BadRequest, NotFound
-from weft.web.items.item_reader import new_id
+from weft.core.object_ids import new_id
 from weft.web.items.items import read_input
 
 Item = dict[str, Any]

@@ -22,7 +22,6 @@ from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall, naming
 from weft.web.inference.rendered import refuse_media, to_tokens_body
 from weft.web.items.conversation_store import Conversations, with_own_ids
-from weft.web.items.item_reader import new_id
 from weft.web.items.items import RequestInput, as_items, read_input, referred_ids
 from weft.web.items.recalled import Recalled
 from weft.web.mcp.values import ToolServerError
@@ -206,7 +205,7 @@ class Creation:
             response=to_response(
                 body,
                 turn.params,
-                response_id=new_id("resp"),
+                response_id=self._runs.store.new_id("resp"),
                 model=call.model,
                 created_at=int(time.time()),
             ),

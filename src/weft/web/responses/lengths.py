@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.object_ids import new_id
 from weft.schema.response_object import (
     CompactedMessage,
     CompactedResponse,
@@ -18,7 +19,6 @@ from weft.schema.responses import InputTokensBody, ResponsesBody
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import refuse_unsupported
-from weft.web.items.item_reader import new_id
 from weft.web.items.summary import INSTRUCTION, sealed
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED

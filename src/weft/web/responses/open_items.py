@@ -1,11 +1,13 @@
 """Items of a response while they are generated, each with events for its start, its deltas and its end."""
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from weft.core.object_ids import new_id
 from weft.core.values.types import PositionLogprobs
 from weft.schema.response_events import (
     ArgumentsDelta,
@@ -42,10 +44,26 @@ from weft.schema.response_object import (
 )
 from weft.web.inference.logprobs import LogprobWriter, of_pieces
 from weft.web.items.client_tools import Called, to_input
-from weft.web.items.item_reader import new_id
 from weft.web.mcp.values import CallResult
 
-Numbers = Iterator[int]
+
+class Numbers(Iterator[int]):
+    """The sequence numbers of a response's events; also makes the ids of its items, which name the `store` of the
+    response.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._count = itertools.count()
+        self._store = store
+
+    def __next__(self) -> int:
+        return next(self._count)
+
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of a new item."""
+        return new_id(prefix, self._store)
+
+
 _FIRST_PART = {"content_index": 0}
 
 
@@ -65,7 +83,7 @@ class OpenItem(ABC):
     def __init__(self, numbers: Numbers, output_index: int) -> None:
         self._numbers = numbers
         self.index = output_index
-        self._id = new_id(self._prefix)
+        self._id = numbers.new_id(self._prefix)
         self._place: dict[str, Any] = {"item_id": self._id, **self._part_place}
         self._texts: list[str] = []
 

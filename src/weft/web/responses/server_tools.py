@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from weft.core.errors import BadRequest
+from weft.core.object_ids import new_id
 from weft.schema.response_object import McpListedTool, McpListToolsItem
 from weft.schema.responses import (
     McpApprovalFilter,
@@ -12,7 +13,6 @@ from weft.schema.responses import (
     ResponsesTool,
 )
 from weft.text.content import Place
-from weft.web.items.item_reader import new_id
 from weft.web.items.items import RequestInput
 from weft.web.mcp.servers import ToolServers
 from weft.web.mcp.toolbox import Toolbox, WantedServer

@@ -137,6 +137,10 @@ class ResponseStore:
         """True if background responses outlive this process."""
         return self._store.is_durable
 
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of a new response."""
+        return self._store.new_id(prefix)
+
     # -- responses that have ended ----------------------------------------------------------------
 
     async def get(self, tenant: str, response_id: str) -> "StoredResponse | StoredObject | None":

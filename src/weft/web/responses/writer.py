@@ -1,6 +1,5 @@
 """Converts a turn's events to those of a response. The response in one piece is the sum of these events."""
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
@@ -8,6 +7,7 @@ from typing import Any, assert_never
 import msgspec
 
 from weft.core.errors import Code, WeftError
+from weft.core.object_ids import new_id, store_of
 from weft.schema.response_events import (
     ItemAdded,
     ItemDone,
@@ -34,10 +34,11 @@ from weft.schema.response_object import (
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 from weft.web.items.client_tools import Called, called_by_name
-from weft.web.items.item_reader import ApprovedCall, new_id
+from weft.web.items.item_reader import ApprovedCall
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
 from weft.web.responses.open_items import (
+    Numbers,
     OpenApproval,
     OpenCall,
     OpenCustomCall,
@@ -66,7 +67,7 @@ class ResponseWriter:
         has_cached_tokens: bool = True,
     ) -> None:
         self._has_cached_tokens = has_cached_tokens
-        self._numbers = itertools.count()
+        self._numbers = Numbers(store_of(response.id))
         self._called = called_by_name(response.tools)
         self._toolbox: Toolbox | None = None
         self._listed: Sequence[McpListToolsItem] = ()

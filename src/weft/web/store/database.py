@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from weft.core.aio.pauses import Pauses
 from weft.core.errors import ConfigError
+from weft.core.object_ids import new_id, new_store_name
 from weft.web.store.owner import WorkOwner
 from weft.web.store.store_options import StoreOptions
 from weft.web.store.stored_object import StoreFailed
@@ -32,14 +33,23 @@ _FLAG = "--store-file"
 
 
 class Store:
-    """A store of records, owned by one event loop. The database is opened by the first work, or by `open`."""
+    """A store of records, owned by one event loop. The database is opened by the first work, or by `open`.
+
+    `name` names a store in memory; a file has its own name, which all processes that share the file find in it.
+    """
 
     def __init__(
-        self, options: StoreOptions | None = None, clock: Callable[[], float] = time.time
+        self,
+        options: StoreOptions | None = None,
+        clock: Callable[[], float] = time.time,
+        name: str | None = None,
     ) -> None:
         self.options = options or StoreOptions()
         self.options.check()
         self.clock = clock
+        self._name: str | None = None
+        if not self.is_durable:
+            self._name = name or new_store_name(is_durable=False)
         self._thread: ThreadPoolExecutor | None = None
         self._database: sqlite3.Connection | None = None
         self._tables: Tables | None = None
@@ -51,6 +61,18 @@ class Store:
     def is_durable(self) -> bool:
         """True if what is stored outlives this process, and other processes share it."""
         return self.options.store_file is not None
+
+    @property
+    def name(self) -> str:
+        """The name of this store, which is part of the ids of its objects."""
+        if self._name is None:
+            self.open()
+        assert self._name is not None
+        return self._name
+
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of a new object of this store."""
+        return new_id(prefix, self.name)
 
     def open(self) -> None:
         """Opens the file now. Raises `ConfigError` if it cannot be used."""
@@ -88,11 +110,14 @@ class Store:
         path = self.options.store_file
         try:
             database = _opened(path)
+            name = self._name or _name_of(database)
             self._owner = WorkOwner(path)
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"{_FLAG} {path} cannot be used: {error}") from None
         self._database = database
+        self._name = name
         self._tables = Tables(database, self.options.limits, self._owner, self.clock)
+        self._tables.store_name = name
         return self._tables
 
     def _transact(self, work: Callable[[Tables], T]) -> T:
@@ -172,6 +197,19 @@ def _prepare(database: sqlite3.Connection) -> None:
             f"it is no store of this version (application {found[0]}, version {found[1]})"
         )
     database.execute("COMMIT")
+
+
+def _name_of(database: sqlite3.Connection) -> str:
+    """Returns the name of the store in a file; the first process that opens the file gives the name."""
+    database.execute("BEGIN IMMEDIATE")
+    # Not part of the schema: files of older versions have no name yet, and these versions still read the file.
+    database.execute("CREATE TABLE IF NOT EXISTS store_name (name TEXT NOT NULL)")
+    found = database.execute("SELECT name FROM store_name").fetchone()
+    name: str = new_store_name(is_durable=True) if found is None else found[0]
+    if found is None:
+        database.execute("INSERT INTO store_name VALUES (?)", (name,))
+    database.execute("COMMIT")
+    return name
 
 
 _IDENTITY = {"application_id": APPLICATION_ID, "user_version": VERSION}

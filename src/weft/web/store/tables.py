@@ -68,6 +68,7 @@ class Tables:
         self._limits = limits
         self._owner = owner
         self.clock = clock
+        self.store_name = ""
 
     @property
     def me(self) -> str:

@@ -27,7 +27,7 @@ class DataParallelHandler(Plugin[DataParallelParameters]):
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """Returns the endpoint that the only profile picks, at the primary port of its host."""
         ((name, profile),) = profiles.items()
-        picked = profile.run(cycle, cycle.candidates).picked
+        picked = profile.run(cycle, cycle.destinations).picked
         return Schedule(
             name,
             {name: picked},

@@ -142,7 +142,7 @@ class DisaggHandler:
         endpoint.
         """
         decode = self._profiles["decode"]
-        picks = {decode: profiles[decode].run(cycle, cycle.candidates).picked}
+        picks = {decode: profiles[decode].run(cycle, cycle.destinations).picked}
         headers: dict[str, str] = {}
         ran = []
         for stage in self._later:

@@ -33,4 +33,4 @@ class HeaderHandler:
         profile = profiles.get(name)
         if profile is None:
             raise Refused(429, f"header {self._header}: no scheduling profile has this name")
-        return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})
+        return Schedule(name, {name: profile.run(cycle, cycle.destinations).picked})

@@ -14,4 +14,4 @@ class SingleProfileHandler(Plugin[NoParameters]):
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """Returns the endpoint that the profile picks."""
         ((name, profile),) = profiles.items()
-        return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})
+        return Schedule(name, {name: profile.run(cycle, cycle.destinations).picked})

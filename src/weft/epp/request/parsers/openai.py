@@ -1,10 +1,12 @@
-"""Parser of OpenAI's paths: chat, completions, embeddings, responses, conversations, images; and of /render."""
+"""Parser of OpenAI's paths (chat, completions, embeddings, responses, conversations, batches, images) and /render."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from weft.core.object_ids import store_of
 from weft.epp.request.parsers.json_body import (
     UNREADABLE,
     Content,
@@ -16,16 +18,22 @@ from weft.epp.request.parsers.json_body import (
     to_prompts,
 )
 from weft.epp.request.parsers.loose_json import ABSENT, to_flag, to_text, to_whole
-from weft.epp.request.parsers.parser import Call, Dialect, malformed
-from weft.epp.request.values import InferenceRequest, Prompt
+from weft.epp.request.parsers.parser import Call, Dialect, malformed, unscheduled
+from weft.epp.request.values import InferenceRequest, Prompt, Refused
 
 CHAT: Final = "chat/completions"
 COMPLETIONS: Final = "completions"
+RESPONSES: Final = "responses"
+COMPACT: Final = f"{RESPONSES}/compact"
+INPUT_TOKENS: Final = f"{RESPONSES}/input_tokens"
+BATCHES: Final = "/v1/batches"  # not Anthropic's /v1/messages/batches, whose bodies name no object
 
 
 class Message(msgspec.Struct):
     """A message of a chat, or an item of the Responses API."""
 
+    id: msgspec.Raw = ABSENT
+    approval_request_id: msgspec.Raw = ABSENT
     role: msgspec.Raw = ABSENT
     type: msgspec.Raw = ABSENT
     content: msgspec.Raw = ABSENT  # a text, or a list of parts
@@ -56,6 +64,9 @@ class Body(msgspec.Struct):
     max_completion_tokens: msgspec.Raw = ABSENT
     max_output_tokens: msgspec.Raw = ABSENT
     cache_salt: msgspec.Raw = ABSENT
+    previous_response_id: msgspec.Raw = ABSENT
+    conversation: msgspec.Raw = ABSENT  # an id, or an object with it
+    input_file_id: msgspec.Raw = ABSENT
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -78,7 +89,10 @@ class OpenAiParser(JsonParser):
         CHAT,
         COMPLETIONS,
         "embeddings",
-        "responses",
+        RESPONSES,
+        COMPACT,
+        INPUT_TOKENS,
+        BATCHES,
         "conversations",
         "images/generations",
         f"{CHAT}/render",
@@ -88,12 +102,65 @@ class OpenAiParser(JsonParser):
 
     def parse(self, call: Call) -> InferenceRequest:
         """Parses the body. The path decides which members are required."""
+        if call.path.endswith((INPUT_TOKENS, BATCHES)):
+            return self._uncomputed(call)
         body = decode_body(_body, call.body)
         path = call.path.removesuffix("/render")
         request = to_request(call, self.type, body, *_prompts(path, body))
         if path != call.path:  # a rendered prompt is not computed, so no cache will hold it
             request = replace(request, prompts=(), media=())
+        if path.endswith((RESPONSES, COMPACT)):
+            request = replace(request, store=_named_store(body) or call.store)
         return request
+
+    def _uncomputed(self, call: Call) -> InferenceRequest:
+        """Returns the request of a path that computes no prompt: any endpoint serves it that has the objects which the
+        body names. The server refuses a body that cannot be read.
+        """
+        request = unscheduled(call, self.type)
+        try:
+            return replace(request, store=_named_store(decode_body(_body, call.body)) or call.store)
+        except Refused as refused:
+            if refused.status != 400:
+                raise
+            return request
+
+
+class _Object(msgspec.Struct):
+    """An object of which only the id is read."""
+
+    id: msgspec.Raw = ABSENT
+
+
+_object = msgspec.json.Decoder(_Object)
+# Types of input items that stand for a stored item.
+_REFERENCES: Final = ("item_reference", "mcp_approval_response")
+
+
+def _named_store(body: Body) -> str:
+    """Returns the name of the store that has all objects which a body names; "" if it names none."""
+    ids = [to_text(body.previous_response_id), to_text(body.input_file_id)]
+    if bytes(memoryview(body.conversation)[:1]) == b"{":
+        ids.append(to_text(decode_body(_object, bytes(body.conversation)).id))
+    else:
+        ids.append(to_text(body.conversation))
+    stores = {store for each in (*ids, *_referred(body.input)) if (store := store_of(each))}
+    if len(stores) > 1:
+        raise malformed(
+            "the request names objects of several servers, and no server has all of them"
+        )
+    return next(iter(stores), "")
+
+
+def _referred(items: msgspec.Raw) -> Iterator[str]:
+    """Yields the ids of the stored items that an input refers to."""
+    text = bytes(items)
+    if text[:1] != b"[" or not any(kind.encode() in text for kind in _REFERENCES):
+        return
+    for item in decode_member(_messages, items, "input") or ():
+        if to_text(item.type) in _REFERENCES:
+            yield to_text(item.id)
+            yield to_text(item.approval_request_id)
 
 
 def to_request(
@@ -144,7 +211,9 @@ def _prompts(path: str, body: Body) -> _Prompts:
             if not is_given(body.input):
                 raise malformed("input not found in request body")
             return to_prompts(body.input, "input"), ()
-        case "responses":
+        case "compact" if not is_given(body.input):
+            return (), ()
+        case "responses" | "compact":
             return _responses_prompt(body)
         case _:
             items = decode_member(_messages, body.items, "items")

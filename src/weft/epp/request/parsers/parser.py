@@ -9,6 +9,7 @@ from enum import Enum
 from typing import ClassVar
 
 from weft.core.headers import REQUEST_ID, is_grpc
+from weft.core.object_ids import store_of
 from weft.epp.request.values import InferenceRequest, Refused
 
 _SLASHES = re.compile("//+")
@@ -44,6 +45,7 @@ class Call:
     request_id: str
     is_grpc: bool
     body: bytes = b""
+    store: str = ""  # named by an id in the path or the query
     max_body_bytes: int = 64 * 2**20  # also limits the unpacked size of a compressed body
     # True on the event loop: bodies that take more than a few milliseconds to read are refused (413)
     is_on_loop: bool = False
@@ -63,6 +65,7 @@ class Call:
             parser=parser,
             num_body_bytes=len(self.body),
             is_grpc=self.is_grpc,
+            store=self.store,
         )
 
 
@@ -78,6 +81,7 @@ def to_call(headers: Mapping[str, str], max_body_bytes: int) -> Call:
         headers=headers,
         request_id=headers.get(REQUEST_ID, "")[:_MAX_REQUEST_ID] or uuid.uuid4().hex,
         is_grpc=is_grpc(headers.get("content-type", "")),
+        store=store_of(headers.get(":path", "")),
         max_body_bytes=max_body_bytes,
     )
 

@@ -238,7 +238,7 @@ class Exchange:
         body = self._body.pieces
         request = await reader.read(self._parser, self._call, body)
         if not request.is_schedulable:
-            decision = self._pick_any()
+            decision = self._pick_any(request.store)
         else:
             decision = await self._pick(request)
         renamed = None
@@ -308,15 +308,13 @@ class Exchange:
 
     def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
         """Routes calls that are not inference to any endpoint: model lists, health checks, calls without a prompt."""
-        decision = self._pick_any()
+        decision = self._pick_any(self._call.store)
         self._phase = phase
         return iter((self._head(decision, is_followed=False),))
 
-    def _pick_any(self) -> Decision:
-        is_grpc = self._call.is_grpc
-        return Decision(
-            endpoints=(self._services.director.pick_any(self._subset, is_grpc=is_grpc),)
-        )
+    def _pick_any(self, store: str) -> Decision:
+        pick = self._services.director.pick_any
+        return Decision(endpoints=(pick(self._subset, is_grpc=self._call.is_grpc, store=store),))
 
     def _route(
         self, request: InferenceRequest, decision: Decision, dialect: Dialect, phase: Phase
