@@ -24,6 +24,7 @@ from weft.cli.serving.api_serving import plain_options, read_options
 from weft.core.aio import heartbeat, pauses
 from weft.core.aio.pauses import Pauses
 from weft.core.errors import EngineDead
+from weft.core.object_ids import store_of
 from weft.core.values.types import SamplingParams
 from weft.engine.api_servers import attached
 from weft.engine.api_servers.messages import (
@@ -260,6 +261,10 @@ async def test_two_processes_are_one_server():
         count = re.search(r'http_requests_total\{handler="/v1/completions".*2xx.*\} (\S+)', series)
         assert count is not None
         assert float(count[1]) == 16
+        stores = set(re.findall(r'weft:store_info\{store="(\w+)"\}', series))
+        made = await clients.many("POST", "/v1/conversations", json={})
+        assert {store_of(conversation["id"]) for conversation in made} == stores
+        assert len(stores) == 1
         shown = set(re.findall(r'process_resident_memory_bytes\{process="(\w+)"\}', series))
         assert shown == {"supervisor", "api_server_0", "api_server_1"}
 

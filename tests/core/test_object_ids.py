@@ -28,9 +28,8 @@ def test_an_id_names_its_store(durable: bool):
         "respm" + "0" * 44,
         "resp_x" + "0" * 44,
         "resp_m" + "A" * 44,
-        new_id("resp"),
     ],
 )
 def test_other_ids_name_no_store(text: str):
     """Ids of other servers, and damaged ones."""
-    assert store_of(text) == ""
+    assert store_of(text) == store_of(new_id("resp")) == ""

@@ -11,9 +11,10 @@ from weft.epp.request.parsers.parser import Call
 from weft.epp.request.parsers.table import DEFAULT_PARSERS, ParserTable
 from weft.epp.request.values import InferenceRequest, Refused
 
-STORE = new_store_name(is_durable=False)
-RESPONSE, CONVERSATION = new_id("resp", STORE), new_id("conv", STORE)
-FILE, ITEM = new_id("file", STORE, mark="-"), new_id("msg", STORE)
+# Not random: they are parts of the names of tests.
+STORE, RANDOM = "m0123456789ab", "0" * 32
+RESPONSE, CONVERSATION = f"resp_{STORE}{RANDOM}", f"conv_{STORE}{RANDOM}"
+FILE, ITEM = f"file-{STORE}{RANDOM}", f"msg_{STORE}{RANDOM}"
 PARSERS = ParserTable(DEFAULT_PARSERS)
 
 
@@ -87,8 +88,8 @@ def test_a_batch_that_cannot_be_read_is_left_to_the_server(body: object):
     [
         ("GET", f"/v1/responses/{RESPONSE}?stream=true", True),
         ("DELETE", f"/v1/conversations/{CONVERSATION}/items/msg_1", True),
-        ("GET", f"/v1/batches?limit=2&after={new_id('batch', STORE)}", True),
-        ("POST", f"/v1/messages/batches/{new_id('msgbatch', STORE)}/cancel", True),
+        ("GET", f"/v1/batches?limit=2&after=batch_{STORE}{RANDOM}", True),
+        ("POST", f"/v1/messages/batches/msgbatch_{STORE}{RANDOM}/cancel", True),
         ("POST", f"/v1/responses/{RESPONSE}/cancel", False),
         ("POST", f"/v1/conversations/{CONVERSATION}", False),
         ("POST", "/v1/batches", False),
