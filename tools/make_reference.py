@@ -21,8 +21,8 @@ from tools.vllm_reference import vllm_flags_page
 from weft.cli.arguments.flags import SHORT
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
 from weft.cli.help import PAGES as HELP
+from weft.core.checks.object_ids import STORE_SERIES
 from weft.core.errors import Code, WeftError
-from weft.core.object_ids import STORE_SERIES
 from weft.core.observe.metric_series import (
     ABSENT,
     ENGINE_LABELS,

@@ -23,8 +23,8 @@ from weft.cli.serving.api_servers import ApiServers, _Process
 from weft.cli.serving.api_serving import plain_options, read_options
 from weft.core.aio import heartbeat, pauses
 from weft.core.aio.pauses import Pauses
+from weft.core.checks.object_ids import store_of
 from weft.core.errors import EngineDead
-from weft.core.object_ids import store_of
 from weft.core.values.types import SamplingParams
 from weft.engine.api_servers import attached
 from weft.engine.api_servers.messages import (

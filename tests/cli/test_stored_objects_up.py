@@ -9,7 +9,7 @@ import pytest
 
 from tests.busy import until
 from tests.cli.test_epp_up import Up, line_with, up
-from weft.core.object_ids import store_of
+from weft.core.checks.object_ids import store_of
 
 pytestmark = pytest.mark.slow
 

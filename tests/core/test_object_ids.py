@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.core.object_ids import is_durable, is_store_name, new_id, new_store_name, store_of
+from weft.core.checks.object_ids import is_durable, is_store_name, new_id, new_store_name, store_of
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.epp.server.messages import Stream, request_body, request_headers
-from weft.core.object_ids import new_id, new_store_name
+from weft.core.checks.object_ids import new_id, new_store_name
 from weft.epp.request.apart import Result
 from weft.epp.request.parsers.parser import Call
 from weft.epp.request.parsers.table import DEFAULT_PARSERS, ParserTable

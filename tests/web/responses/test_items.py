@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest
-from weft.core.object_ids import new_id
 from weft.web.items.items import read_input, to_messages
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}

@@ -11,8 +11,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from weft.core.checks.object_ids import is_durable, store_of
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.object_ids import is_durable, store_of
 from weft.web.store.database import Store
 from weft.web.store.store_options import StoreOptions
 from weft.web.store.stored_object import NEW_WORK, Paging, StoredObject, StoreFailed, StoreFull

@@ -12,7 +12,7 @@ from weft.epp.decision.director_parts import Parts
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import FollowsTimes, FollowsUsage
 from weft.epp.decision.saturation import PoolRoom
-from weft.epp.decision.stored import storing
+from weft.epp.decision.store_filter import storing
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, ResponseTimes, Ticket
 from weft.epp.flow.control import FlowControl

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.core.object_ids import STORE_SERIES, is_store_name
+from weft.core.checks.object_ids import STORE_SERIES, is_store_name
 from weft.epp.config.parameters import Name, Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load, as_count, as_share
 from weft.epp.pool.exposition import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from weft.core.object_ids import STORE_METADATA, is_store_name
+from weft.core.checks.object_ids import STORE_METADATA, is_store_name
 from weft.core.values.prompts import pack_tokens
 from weft.epp.pool.endpoint import Endpoint, Load, as_count, as_share
 from weft.epp.prefix.events import (

@@ -12,9 +12,9 @@ from typing import Any
 from grpc import GenericRpcHandler, method_handlers_generic_handler
 
 from weft import __version__
+from weft.core.checks.object_ids import STORE_METADATA
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, Overloaded, WeftError
-from weft.core.object_ids import STORE_METADATA
 from weft.core.observe.tracing import Tracer
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb

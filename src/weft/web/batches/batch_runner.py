@@ -9,8 +9,8 @@ from functools import partial
 import msgspec
 
 from weft.core.aio.tasks import gather_all
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import ConfigError, NotFound
-from weft.core.object_ids import new_id
 from weft.schema.batches import BatchError
 from weft.web.batches.batch_lines import (
     BatchAnswer,

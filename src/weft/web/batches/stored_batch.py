@@ -6,8 +6,8 @@ from functools import partial
 
 import msgspec
 
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import NotFound
-from weft.core.object_ids import new_id
 from weft.schema.batches import BatchError, BatchTokens, FileObject
 from weft.web.batches.batch_lines import BatchAnswer, LineError
 from weft.web.store.database import Store

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from weft.core.object_ids import new_id
+from weft.core.checks.object_ids import new_id
 from weft.schema.response_object import McpApprovalRequestItem
 from weft.schema.responses import (
     CompactionInput,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.core.object_ids import new_id
+from weft.core.checks.object_ids import new_id
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import FunctionCallItem, OutputItem, OutputMessage, ResponseObject
 from weft.web.realtime.session_items import Item, SessionItems

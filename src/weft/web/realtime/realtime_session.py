@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from weft.core.checks.json_pieces import SLICE_BYTES
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest, WeftError
-from weft.core.object_ids import new_id
 from weft.core.values.media import takes
 from weft.schema.responses import ResponsesBody
 from weft.web.http.body import BodyScan, ClientDisconnected, decode_body

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest, NotFound
-from weft.core.object_ids import new_id
 from weft.web.items.items import read_input
 
 Item = dict[str, Any]

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest
-from weft.core.object_ids import new_id
 from weft.schema.response_object import (
     CompactedMessage,
     CompactedResponse,

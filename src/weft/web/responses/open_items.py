@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from weft.core.object_ids import new_id
+from weft.core.checks.object_ids import new_id
 from weft.core.values.types import PositionLogprobs
 from weft.schema.response_events import (
     ArgumentsDelta,
@@ -47,7 +47,7 @@ from weft.web.items.client_tools import Called, to_input
 from weft.web.mcp.values import CallResult
 
 
-class Numbers(Iterator[int]):
+class EventNumbers(Iterator[int]):
     """The sequence numbers of a response's events; also makes the ids of its items, which name the `store` of the
     response.
     """
@@ -80,7 +80,7 @@ class OpenItem(ABC):
     _whole: ClassVar[str] = "arguments"
     _part_place: ClassVar[Mapping[str, int]] = {}
 
-    def __init__(self, numbers: Numbers, output_index: int) -> None:
+    def __init__(self, numbers: EventNumbers, output_index: int) -> None:
         self._numbers = numbers
         self.index = output_index
         self._id = numbers.new_id(self._prefix)
@@ -151,7 +151,7 @@ class OpenMessage(OpenItem):
     _prefix, _delta, _done, _whole = "msg", TextDelta, TextDone, "text"
     _part_place = _FIRST_PART
 
-    def __init__(self, numbers: Numbers, output_index: int) -> None:
+    def __init__(self, numbers: EventNumbers, output_index: int) -> None:
         super().__init__(numbers, output_index)
         self._tokens: list[ScoredToken] = []
 
@@ -194,7 +194,9 @@ class OpenCall(OpenItem):
 
     _prefix, _delta, _done = "fc", ArgumentsDelta, ArgumentsDone
 
-    def __init__(self, numbers: Numbers, output_index: int, *, tool: Called, call_id: str) -> None:
+    def __init__(
+        self, numbers: EventNumbers, output_index: int, *, tool: Called, call_id: str
+    ) -> None:
         super().__init__(numbers, output_index)
         self._tool = tool
         self._call_id = call_id
@@ -246,7 +248,7 @@ class OpenServerCall(OpenItem):
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: EventNumbers,
         output_index: int,
         *,
         label: str,
@@ -299,7 +301,7 @@ class OpenApproval(OpenItem):
 
     _prefix = "mcpr"
 
-    def __init__(self, numbers: Numbers, output_index: int, *, label: str, name: str) -> None:
+    def __init__(self, numbers: EventNumbers, output_index: int, *, label: str, name: str) -> None:
         super().__init__(numbers, output_index)
         self._label = label
         self._name = name

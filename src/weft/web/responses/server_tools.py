@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable
 
+from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest
-from weft.core.object_ids import new_id
 from weft.schema.response_object import McpListedTool, McpListToolsItem
 from weft.schema.responses import (
     McpApprovalFilter,

@@ -6,8 +6,8 @@ from typing import Any, assert_never
 
 import msgspec
 
+from weft.core.checks.object_ids import new_id, store_of
 from weft.core.errors import Code, WeftError
-from weft.core.object_ids import new_id, store_of
 from weft.schema.response_events import (
     ItemAdded,
     ItemDone,
@@ -38,7 +38,7 @@ from weft.web.items.item_reader import ApprovedCall
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
 from weft.web.responses.open_items import (
-    Numbers,
+    EventNumbers,
     OpenApproval,
     OpenCall,
     OpenCustomCall,
@@ -67,7 +67,7 @@ class ResponseWriter:
         has_cached_tokens: bool = True,
     ) -> None:
         self._has_cached_tokens = has_cached_tokens
-        self._numbers = Numbers(store_of(response.id))
+        self._numbers = EventNumbers(store_of(response.id))
         self._called = called_by_name(response.tools)
         self._toolbox: Toolbox | None = None
         self._listed: Sequence[McpListToolsItem] = ()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from weft.core.aio.pauses import Pauses
+from weft.core.checks.object_ids import new_id, new_store_name
 from weft.core.errors import ConfigError
-from weft.core.object_ids import new_id, new_store_name
 from weft.web.store.owner import WorkOwner
 from weft.web.store.store_options import StoreOptions
 from weft.web.store.stored_object import StoreFailed

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from weft.core.object_ids import STORE_SERIES
+from weft.core.checks.object_ids import STORE_SERIES
 from weft.web.store.database import Store
 
 TEXT = "Name of the store, which is part of the ids of stored objects, in a label."

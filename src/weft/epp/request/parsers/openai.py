@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from weft.core.object_ids import store_of
+from weft.core.checks.object_ids import store_of
 from weft.epp.request.parsers.json_body import (
     UNREADABLE,
     Content,

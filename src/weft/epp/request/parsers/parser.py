@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
+from weft.core.checks.object_ids import store_of
 from weft.core.headers import REQUEST_ID, is_grpc
-from weft.core.object_ids import store_of
 from weft.epp.request.values import InferenceRequest, Refused
 
 _SLASHES = re.compile("//+")

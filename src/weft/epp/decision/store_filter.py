@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft.core.object_ids import is_durable
+from weft.core.checks.object_ids import is_durable
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, request, spec, with_loads
-from weft.core.object_ids import new_store_name
+from weft.core.checks.object_ids import new_store_name
 from weft.epp.config.config import BUILT_IN
 from weft.epp.pool.endpoint import Load
 from weft.epp.pool.pool import Pool
