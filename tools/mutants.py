@@ -62,7 +62,10 @@ AREAS = {
         "tests/faults/test_http_wire.py",
     ],
     "rpc": ["tests/rpc"],
-    "text/outputs.py": ["tests/engine/test_outputs.py", "tests/engine/test_outputs_streaming.py"],
+    "text/outputs": [
+        "tests/engine/test_outputs.py",
+        "tests/engine/test_outputs_streaming.py",
+    ],
     "epp/request": [
         "tests/epp/request",
         "tests/epp/server/test_buffered_bodies.py",

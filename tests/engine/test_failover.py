@@ -23,7 +23,7 @@ from weft.core.values.kv_transfer import KEY, Resumption
 from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
 from weft.engine.clients.data_parallel import DataParallelClient, start_engines
 from weft.engine.ipc.messages import Add
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 
 DELTAS = SamplingParams(temperature=0.0, max_tokens=50, output_kind=OutputKind.DELTA)
 

@@ -13,7 +13,7 @@ from weft.core.values.types import (
     SamplingParams,
     SequenceOutput,
 )
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 
 TOKENIZER = byte_level()
 END = TOKENIZER.token_to_id("<|end|>")

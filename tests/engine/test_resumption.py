@@ -22,7 +22,7 @@ from weft.core.values.types import (
     StructuredOutputsParams,
 )
 from weft.engine.front.pooling_stream import PoolingStream
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 
 # Bytes of a text that repeats itself, so that drafts are found.
 PROMPT = list(b"the cat sat on the mat; the cat sat on the ")

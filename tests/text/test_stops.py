@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.text.stops import StopMatcher
+from weft.text.outputs.stops import StopMatcher
 
 
 def run(pieces, stops, is_included=False, num_unsearched=0):

@@ -15,7 +15,8 @@ from weft.core.config.engine import EngineConfig
 from weft.core.observe.stats import TransferStats
 from weft.core.values.kv_transfer import RemotePrompt
 from weft.core.values.types import KvEvent, Request, SequenceOutput
-from weft.engine.kv.kv_tier import Arrived, KvTier
+from weft.engine.kv.kv_tier import KvTier
+from weft.engine.kv.kv_tier_pieces import Arrived
 from weft.engine.kv.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks
 from weft.engine.scheduling.blocks.kv_cache import Content
 from weft.engine.scheduling.scheduler import Scheduler

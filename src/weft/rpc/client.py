@@ -53,7 +53,7 @@ from weft.rpc.convert.incoming import (
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
 from weft.rpc.metadata import check_ended, check_reasoning, params_for, to_metadata, with_reasoning
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

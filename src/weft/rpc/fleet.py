@@ -34,7 +34,7 @@ from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
 from weft.rpc.convert.request import wire_id
 from weft.rpc.members import FleetMember, FleetMembers
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 
 log = logging.getLogger("weft.rpc")
 

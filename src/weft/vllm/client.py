@@ -20,9 +20,7 @@ from weft.core.client import AnyParams, EngineClient, PromptSource
 from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
-    BadRequest,
     EngineDead,
-    GenerationError,
     Unavailable,
     Unsupported,
     WeftError,
@@ -41,12 +39,12 @@ from weft.core.values.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.controls import VllmControls
 from weft.vllm.convert.errors import translated
-from weft.vllm.convert.outputs import to_pooling_output, to_sequence_output
+from weft.vllm.convert.outputs import aborted_error, to_pooling_output, to_sequence_output
 from weft.vllm.convert.params import (
     check_params,
     reasoning_ended,
@@ -65,6 +63,7 @@ from weft.vllm.speech_model import SpeechModel
 log = logging.getLogger("weft.engine")
 
 _IDLE_S = 1.0  # time without a report from the engine, after which a health check sends a ping
+_SHUTDOWN_S = 5.0  # time for vLLM's processes to exit by themselves
 
 
 class VllmClient(EngineClient):
@@ -174,7 +173,7 @@ class VllmClient(EngineClient):
         async with aclosing(changes):
             async for _ in changes:
                 if stream.error is not None:
-                    raise _failure(request, stream)
+                    raise aborted_error(request, stream)
                 await stream.read_scores_soon()
                 output = stream.pop()
                 if output is not None:
@@ -399,18 +398,3 @@ class VllmClient(EngineClient):
             raise Unavailable("the server is shutting down")
         if self._llm.errored:
             raise self.dead_error
-
-
-_SHUTDOWN_S = 5.0  # time for vLLM's processes to exit by themselves
-
-
-def _failure(request: Request, stream: RequestStream) -> WeftError:
-    """Returns the error of an answer that vLLM aborted. For a grammar that cannot be satisfied, vLLM reports no reason
-    after the first token.
-    """
-    assert stream.error is not None
-    constraint = to_constraint(request.params.structured_outputs)
-    if constraint and all(stream.progress(i)[0] <= 1 for i in range(request.params.n)):
-        (name,) = constraint
-        return BadRequest(name, f"{name}: the engine cannot generate a token under this constraint")
-    return GenerationError(stream.error)

@@ -77,7 +77,7 @@ from weft.engine.ipc.messages import (
     ReleaseRemote,
 )
 from weft.engine.ipc.output_ports import SEPARATOR
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

@@ -47,7 +47,7 @@ from weft.engine.front.prefix_index import cached_tokens
 from weft.engine.speech.transcriber import Transcriber
 from weft.engine.start.pictures import open_preparer
 from weft.model.open import Checkpoint
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

@@ -69,7 +69,7 @@ from weft.engine.ipc.weight_files import PackedWeights
 from weft.engine.speech.transcriber import Transcriber
 from weft.engine.start.cpu_shares import cpus_of
 from weft.engine.start.pictures import open_preparer
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import FinishReason, Request, SequenceOutput
-from weft.text.outputs import Due
+from weft.text.outputs.request_stream import Due
 
 
 @dataclass(frozen=True, slots=True)

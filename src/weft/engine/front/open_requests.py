@@ -17,7 +17,7 @@ from weft.core.values.types import (
     SequenceOutput,
 )
 from weft.engine.front.counted_stream import Ended
-from weft.text.outputs import Due, RequestStream
+from weft.text.outputs.request_stream import Due, RequestStream
 
 OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, Ended, covariant=True)
 

@@ -2,7 +2,7 @@
 
 from weft.core.values.kv_transfer import GivenAnswer
 from weft.core.values.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
-from weft.text.outputs import Due
+from weft.text.outputs.request_stream import Due
 
 
 class PoolingStream:

@@ -36,7 +36,7 @@ from weft.engine.front.lora_table import LoadedAdapter, LoraTable
 from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
 from weft.engine.front.session import Answer, Session
 from weft.engine.ipc.messages import Abort, Add, ReleaseRemote, Resume, Stop
-from weft.text.outputs import NOW, SOON
+from weft.text.outputs.request_stream import NOW, SOON
 from weft.text.tokenizer import Tokenizer
 
 _BLAMED = "the request is given up: two engines have ended while they ran it, at the same place of its answer"

@@ -10,9 +10,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -20,6 +18,7 @@ from weft.compute.host_blocks import Bytes
 from weft.core.observe.stats import TierStats
 from weft.core.values.kv_cache import Medium
 from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
+from weft.engine.kv.kv_tier_pieces import Arrived, Fetch, Piece, Write
 from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
 from weft.engine.scheduling.sequence import Sequence
 
@@ -28,44 +27,6 @@ MAX_ARRIVED_BYTES = 64 << 20  # limit of data that was read and is not yet copie
 STALLED_S = 5.0  # a store that reads no block for this time is switched off
 
 log = logging.getLogger("weft.engine")
-
-
-class Piece(NamedTuple):
-    """A block of the second tier, or the state after that block."""
-
-    block_hash: bytes
-    is_state: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Fetch:
-    """A read for one sequence. Other sequences that need its first piece wait until the read ends."""
-
-    sequence: Sequence
-    pieces: list[Piece]
-    num_read: int = 0
-    followers: list[Sequence] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Write:
-    stored: BlockStored | None  # None for a state
-    data: Bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """The next piece that was read for a sequence; None after the last piece: then the sequence returns to the queue.
-
-    The data is in `data`, or already in `place`, the sequence's block or slot. An `error` ends the sequence.
-    """
-
-    sequence: Sequence
-    piece: Piece | None
-    data: Bytes | None
-    is_last: bool
-    error: str | None = None
-    place: int | None = None
 
 
 class KvTier:
@@ -94,9 +55,9 @@ class KvTier:
             OrderedDict()
         )  # bytes by name, least recently used first
         self._num_bytes = 0
-        self._writes: OrderedDict[str, _Write] = OrderedDict()
+        self._writes: OrderedDict[str, Write] = OrderedDict()
         self._num_queued_bytes = 0
-        self._fetches: deque[_Fetch] = deque()
+        self._fetches: deque[Fetch] = deque()
         self._arrived: deque[Arrived] = deque()
         self._num_arrived_bytes = 0
         self._cleared: list[str] = []
@@ -155,7 +116,7 @@ class KvTier:
                     return True
             if not self._fetches:
                 self._progressed_at = self._clock()
-            self._fetches.append(_Fetch(sequence, pieces))
+            self._fetches.append(Fetch(sequence, pieces))
             self._changed.notify_all()
         return True
 
@@ -197,13 +158,13 @@ class KvTier:
 
     def store(self, stored: BlockStored, data: Bytes) -> None:
         """Queues a block for writing; lookups find the block from now on."""
-        self._queue(Piece(stored.block_hashes[0]), _Write(stored, data))
+        self._queue(Piece(stored.block_hashes[0]), Write(stored, data))
 
     def store_state(self, block_hash: bytes, data: Bytes) -> None:
         """Queues the state after a block for writing."""
-        self._queue(Piece(block_hash, is_state=True), _Write(None, data))
+        self._queue(Piece(block_hash, is_state=True), Write(None, data))
 
-    def _queue(self, piece: Piece, write: _Write) -> None:
+    def _queue(self, piece: Piece, write: Write) -> None:
         with self._changed:
             if self._has_failed:  # the tier failed after `wants` returned True
                 return
@@ -276,7 +237,7 @@ class KvTier:
                 self._changed.wait()
         return None
 
-    def _read(self, fetch: _Fetch) -> None:
+    def _read(self, fetch: Fetch) -> None:
         piece = fetch.pieces[fetch.num_read]
         name = self._name_of(piece)
         with self._changed:
@@ -312,7 +273,7 @@ class KvTier:
                 self._forget(name)
         return data
 
-    def _write(self, name: str, write: _Write, size: int) -> None:
+    def _write(self, name: str, write: Write, size: int) -> None:
         self._store.write(name, write.data)
         with self._changed:
             if self._writes.get(name) is not write:
@@ -383,7 +344,7 @@ class KvTier:
             self._num_bytes -= size
             self._cleared.append(name)
 
-    def _release(self, fetch: _Fetch, sequences: Iterable[Sequence]) -> None:
+    def _release(self, fetch: Fetch, sequences: Iterable[Sequence]) -> None:
         """Ends the waiting of these sequences for the fetch."""
         self._arrived += [Arrived(each, None, None, True) for each in sequences]
 

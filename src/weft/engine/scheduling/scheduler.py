@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from weft.core.config.engine import SchedulerConfig
 from weft.core.values.kv_cache import CacheConfig
 from weft.core.values.pictures import TowerConfig
-from weft.core.values.types import FinishReason, LogprobRow, Request, SequenceOutput
+from weft.core.values.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.blocks.kv_cache import PrefixCache
@@ -323,7 +323,8 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        scored = _new_scores(entry, row) if row.prompt_logprobs else []
+        rows = row.prompt_logprobs
+        scored = sequence.take_scores(entry.start, rows) if rows else []
         if row.token_id is None:
             lent = self.cache.lend_ahead(sequence)
             if lent is None and not scored:
@@ -390,15 +391,3 @@ class Scheduler:
         pool = self.cache.pool
         assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
         self._queues.check()
-
-
-def _new_scores(entry: PlannedRows, row: SampledRow) -> list[LogprobRow]:
-    """Counts the prompt tokens that the entry scored; returns the scores that its answer emits.
-
-    After a preemption, prompt positions are scored again; scores that were emitted already are left out. Only the first
-    answer of a request emits prompt logprobs.
-    """
-    sequence = entry.sequence
-    scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
-    sequence.num_scored_tokens += len(scored)
-    return scored if sequence.index == 0 else []

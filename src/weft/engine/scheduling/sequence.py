@@ -17,6 +17,7 @@ from weft.core.values.params import PARAMETERS
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import (
     FinishReason,
+    LogprobRow,
     PoolingKind,
     Request,
     SamplingParams,
@@ -273,6 +274,16 @@ class Sequence:
         """True if the request has prompt logprobs and some prompt position has none yet."""
         is_requested = self.params.prompt_logprobs is not None
         return is_requested and self.num_scored_tokens < self.num_prompt_tokens - 1
+
+    def take_scores(self, first: int, rows: list[LogprobRow]) -> list[LogprobRow]:
+        """Counts the prompt tokens that `rows` score, from position `first` on; returns the rows that the answer emits.
+
+        After a preemption, prompt positions are scored again; scores that were emitted already are left out. Only the
+        first answer of a request emits prompt logprobs.
+        """
+        scored = rows[self.num_scored_tokens - first :]
+        self.num_scored_tokens += len(scored)
+        return scored if self.index == 0 else []
 
     def attach(self, grammar: GrammarState | None, reasoning: ReasoningTracker | None) -> None:
         """Makes the answer follow a grammar and reasoning. Raises `GrammarFailed` if the grammar does not accept the

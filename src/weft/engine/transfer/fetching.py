@@ -20,7 +20,7 @@ from weft.core.observe.stats import TransferStats
 from weft.core.values.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
 from weft.core.values.types import Request
 from weft.engine.ipc.handshake import PeerError
-from weft.engine.kv.kv_tier import Arrived, Piece
+from weft.engine.kv.kv_tier_pieces import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.circuit_breaker import CircuitBreaker
 from weft.engine.transfer.connectors import CONNECTORS

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from weft.core.errors import BadRequest, GenerationError, WeftError
 from weft.core.values.types import (
     FinishReason,
     LogprobRow,
@@ -9,6 +10,8 @@ from weft.core.values.types import (
     Request,
     SequenceOutput,
 )
+from weft.text.outputs.request_stream import RequestStream
+from weft.vllm.convert.params import to_constraint
 
 _FAILED = "the engine failed to answer this request"
 
@@ -66,3 +69,15 @@ def to_pooling_output(request: Request, output: Any) -> PoolingRequestOutput:
 def _accepted(histogram: list[int]) -> int:
     """Returns the number of accepted draft tokens; `histogram[j]` is the number of steps with j accepted drafts."""
     return sum(j * count for j, count in enumerate(histogram))
+
+
+def aborted_error(request: Request, stream: RequestStream) -> WeftError:
+    """Returns the error of an answer that vLLM aborted. For a grammar that cannot be satisfied, vLLM reports no reason
+    after the first token.
+    """
+    assert stream.error is not None
+    constraint = to_constraint(request.params.structured_outputs)
+    if constraint and all(stream.progress(i)[0] <= 1 for i in range(request.params.n)):
+        (name,) = constraint
+        return BadRequest(name, f"{name}: the engine cannot generate a token under this constraint")
+    return GenerationError(stream.error)
