@@ -52,6 +52,9 @@ REFUSED = {
     ),
     # -- of several processes and machines
     "serve M --api-server-count 0": "must be from 1 to 64",
+    "serve M --uds /tmp/weft.sock --api-server-count 2": "--api-server-count 2 exclude each other",
+    "serve M --uds /tmp/weft.sock --port 8001": "--uds and --port 8001 exclude each other",
+    "serve M --uds /tmp/weft.sock --no-http": "--uds and --no-http exclude each other",
     "serve M --api-server-count 2 --engine vllm": "--engine vllm exclude each other",
     "serve M --api-server-count 2 --remote grpc://h:1": "--remote exclude each other",
     "serve --remote grpc://h:1 --data-parallel-rank 0": (

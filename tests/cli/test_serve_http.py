@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import ssl
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.busy import PATIENCE_S, is_within
-from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, weft
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, started, weft
 from tests.faults.watching import is_listening, until
 from tests.ports import free_port
 from tests.rpc.test_auth import make_pair
@@ -63,6 +64,27 @@ def test_either_server_can_be_left_out():
     with running(SMALL, "--no-http") as server:
         assert "  HTTP" not in server.banner
         assert is_listening(server.address)
+
+
+@pytest.mark.slow
+def test_http_on_a_unix_socket_and_grpc_on_its_port(tmp_path_factory):
+    """The banner names the socket, with a command that uses it; there is no address for a browser."""
+    path = tmp_path_factory.mktemp("uds") / "weft.sock"
+    argv = ("serve", SMALL, "--uds", str(path), "--grpc-port", "0")
+    with started(*argv, last="  next") as (process, lines):
+        server = Server(process, "".join(lines))
+        assert f"  HTTP    unix:{path} (/v1" in server.banner
+        assert f"--unix-socket {path} " in server.banner
+        assert "in a browser" not in server.banner
+        assert is_listening(server.address)
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(PATIENCE_S)
+            asked.connect(str(path))
+            asked.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert asked.recv(100).startswith(b"HTTP/1.1 200")
+        server.send(signal.SIGTERM)
+        assert server.wait()[0] == 0
+    assert not path.exists()
 
 
 @pytest.mark.slow

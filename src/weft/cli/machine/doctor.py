@@ -94,7 +94,7 @@ def check_open_files(hard: int) -> Check:
 def check_server(options: ServeOptions) -> Iterator[Check]:
     """Checks the ports, certificates and keys of the server that `options` would start."""
     http, rpc = pick(options, HttpOptions), pick(options, RpcOptions)
-    if options.http:
+    if options.http and http.uds is None:
         yield check_free("HTTP port", http.host, http.port, "--port")
     if options.grpc and options.remote is None:
         yield check_free("gRPC port", http.host, rpc.port, "--grpc-port")

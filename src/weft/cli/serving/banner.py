@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from weft import __version__
@@ -29,11 +30,14 @@ _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address of a server. `has_page` is True if a browser can open the address."""
+    """Address of a server. `has_page` is True if a browser can open the address. With a Unix socket at `socket`,
+    `host_port` is what the header Host may say.
+    """
 
     host_port: str
     has_tls: bool
     has_page: bool = False
+    socket: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,12 +262,17 @@ def _limits(ready: Ready) -> str:
 
 def _http(address: Address, has_keys: bool) -> str:
     page = "for a browser; " if address.has_page else ""
-    return f"{http_url(address)} ({page}/v1, /metrics, /docs; {_security(address, has_keys)})"
+    return f"{place(address)} ({page}/v1, /metrics, /docs; {_security(address, has_keys)})"
 
 
 def http_url(address: Address) -> str:
     """Returns the URL under which clients reach the HTTP server."""
     return f"{'https' if address.has_tls else 'http'}://{address.host_port}"
+
+
+def place(address: Address) -> str:
+    """Returns the URL of the HTTP server, or the path of its Unix socket."""
+    return http_url(address) if address.socket is None else f"unix:{address.socket}"
 
 
 def _grpc(address: Address, has_keys: bool) -> str:
@@ -303,6 +312,8 @@ def _commands(ready: Ready) -> Iterator[str]:
 
 def _curl(address: Address, has_keys: bool, path: str, body: object = None) -> str:
     words = ["curl", f"{http_url(address)}{path}"]
+    if address.socket is not None:
+        words += ["--unix-socket", str(address.socket)]
     if address.has_tls:
         words += ["--cacert", "CA.pem"]
     if has_keys:
@@ -330,7 +341,8 @@ def _next(http: Address | None, *, has_cautions: bool = False) -> str:
         if http.has_page:
             parts.append(f"{http_url(http)} in a browser")
         url = "" if http.host_port == "127.0.0.1:8000" else f" --url {http_url(http)}"
-        parts.append(f"{weft} top{url} watches it")
+        if http.socket is None:
+            parts.append(f"{weft} top{url} watches it")
     if has_cautions:
         parts.append(f"run {weft} doctor for fixes")
     return "; ".join([*parts, "Ctrl-C ends it"])

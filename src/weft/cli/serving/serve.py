@@ -125,6 +125,7 @@ def check(options: ServeOptions) -> None:
     _check_ranks(options)
     _check_api_servers(options)
     _check_log(options)
+    _check_socket(options)
     read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
@@ -172,6 +173,20 @@ def _check_ranks(options: ServeOptions) -> None:
 def _check_log(options: ServeOptions) -> None:
     if options.max_log_len < 0:
         raise ConfigError(f"--max-log-len must be at least 0, not {options.max_log_len}")
+
+
+def _check_socket(options: ServeOptions) -> None:
+    """Checks that nothing else says where the HTTP server listens, if it listens on a Unix socket."""
+    http = pick(options, HttpOptions)
+    if http.uds is None:
+        return
+    for flag, is_given in (
+        ("--no-http", not options.http),
+        (f"--api-server-count {options.api_server_count}", options.api_server_count > 1),
+        (f"--port {http.port}", http.port != HttpOptions().port),
+    ):
+        if is_given:
+            raise ConfigError(f"--uds and {flag} exclude each other")
 
 
 def _check_api_servers(options: ServeOptions) -> None:

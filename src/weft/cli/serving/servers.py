@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.process.signals import Signalled, Signals
-from weft.cli.serving.banner import Address, http_url
+from weft.cli.serving.banner import Address, place
 from weft.cli.serving.start_show import show_start
 from weft.cli.tracing import open_tracer
 from weft.core.address import join_host_port
@@ -205,7 +205,7 @@ class Serving:
 
     def _say_running(self, http_port: int) -> None:
         # Scripts wait for this line before their first request.
-        log.info("Uvicorn running on %s", http_url(self._address(http_port)))
+        log.info("Uvicorn running on %s", place(self._address(http_port)))
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
         """Starts the engine's process, which loads the weights; meanwhile this process imports the servers' modules."""
@@ -251,10 +251,13 @@ class Serving:
         return loaded
 
     def _address(self, port: int) -> Address:
+        options = self._http_options
+        host_port = join_host_port(options.host, port) if options.uds is None else "localhost"
         return Address(
-            host_port=join_host_port(self._http_options.host, port),
-            has_tls=self._http_options.ssl_certfile is not None,
-            has_page=self._http_options.ui,
+            host_port=host_port,
+            has_tls=options.ssl_certfile is not None,
+            has_page=options.ui and options.uds is None,
+            socket=options.uds,
         )
 
     # -- shutdown -------------------------------------------------------------------------------

@@ -31,6 +31,14 @@ class HttpOptions:
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     port: Annotated[int, Flag("Port of the HTTP server; 0 takes a free one.", "Server")] = 8000
+    uds: Annotated[
+        Path | None,
+        Flag(
+            "Path of a Unix socket on which the HTTP server listens instead of --port. Users who may write to the file "
+            "may send requests.",
+            "Server",
+        ),
+    ] = None
     shares_port: bool = False
     root_path: Annotated[
         str | None,

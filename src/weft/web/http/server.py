@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from uvicorn.config import Config
 from weft.core.errors import ConfigError, Unavailable
 from weft.http.tls import TlsRefresh, server_tls
 from weft.web.http.app import HttpApp, Router
+from weft.web.http.connections.listener import listen, remove_socket
 from weft.web.http.connections.protocol import Connections, LimitedProtocol
 from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES, PING_INTERVAL_S, LimitedWebSocket
 from weft.web.http.endpoint import Endpoint
@@ -28,7 +28,6 @@ log = logging.getLogger("weft.web")
 # Time that cut streams get to write their last event, after the drain timeout.
 _CUT_GRACE_S = 1.0
 _BACKLOG = 2048
-_MAX_PORT = 65535
 
 
 class HttpServer:
@@ -52,8 +51,8 @@ class HttpServer:
         )
 
     async def start(self) -> int:
-        """Starts to listen and to answer probes; returns the bound port. Raises `ConfigError` if the server cannot
-        listen.
+        """Starts to listen and to answer probes; returns the bound port, 0 for a Unix socket. Raises `ConfigError` if
+        the server cannot listen.
         """
         options = self._options
         app = self._app if options.root_path is None else RootPath(self._app, options.root_path)
@@ -75,8 +74,9 @@ class HttpServer:
         )
         config.load()
         loop = asyncio.get_running_loop()
-        listener = _listen(options)
-        self._server = await loop.create_server(
+        listener = listen(options)
+        create = loop.create_server if options.uds is None else loop.create_unix_server
+        self._server = await create(
             partial(LimitedProtocol, config, self._connections, options),
             sock=listener,
             ssl=self._ssl,
@@ -85,7 +85,7 @@ class HttpServer:
             backlog=_BACKLOG,
         )
         self._tick()
-        return int(listener.getsockname()[1])
+        return 0 if options.uds is not None else int(listener.getsockname()[1])
 
     def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
         """Accepts requests to all endpoints from now on."""
@@ -132,6 +132,8 @@ class HttpServer:
             return
         server, self._server = self._server, None
         server.close()
+        if self._options.uds is not None:
+            remove_socket(self._options.uds)
         await self._state.stop_chores()
         self._state.cut_all(Unavailable("the server is shutting down"))
         await self._state.wait_idle(_CUT_GRACE_S)
@@ -165,28 +167,3 @@ def _read_certificates(refresh: TlsRefresh) -> None:
             log.info("the certificate files changed: new connections use the new certificate")
     except ConfigError as error:
         log.error("the certificate files changed, and the server keeps the old ones: %s", error)
-
-
-def _listen(options: HttpOptions) -> socket.socket:
-    host, port = options.host.strip("[]"), options.port
-    if not 0 <= port <= _MAX_PORT:
-        raise ConfigError(f"--port must be between 0 and {_MAX_PORT}, not {port}")
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if options.shares_port:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(
-            f"cannot listen on {options.host}:{port}: {reason}; choose another with --port or --host"
-        ) from error
-    listener.setblocking(False)
-    return listener
