@@ -157,7 +157,12 @@ async def test_generate_wraps_the_prompt_unless_it_is_raw():
 
 async def test_a_format_holds_the_answer():
     """A schema, or any JSON object."""
-    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [7]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     body = {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 200}}
     async with serving(RANDOM) as served:
         made = await ask(served, "/api/chat", **body, format=schema)
