@@ -4,6 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from weft.core.errors import ConfigError
 from weft.epp.config.parameters import Kind
 from weft.epp.decision.director_parts import Parts, ProducerStep
 from weft.epp.decision.plugin import FollowsResponse, Learner, Preparer, Surroundings
@@ -13,6 +14,7 @@ from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.pool.pool import Pool
 from weft.epp.resolve import ResolvedConfig, ResolvedProfile
 from weft.epp.resolve_flow import ResolvedBand, ResolvedFlow
+from weft.epp.resolve_plugins import ResolvedPlugin
 
 
 class Assembly:
@@ -34,11 +36,47 @@ class Assembly:
             plugin.name: plugin.parameters for plugin in config.plugins
         }
         self._types = {plugin.name: plugin.row.type_name for plugin in config.plugins}
+        self._max_load_age_s = max_load_age_s
+        self._clock = clock
         for plugin in config.plugins:
-            surroundings = Surroundings(
-                plugin.name, pool, metrics, max_load_age_s, self.plugins, clock
-            )
-            self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
+            self._build(plugin)
+
+    def _build(self, plugin: ResolvedPlugin) -> None:
+        around = Surroundings(
+            plugin.name, self.pool, self.metrics, self._max_load_age_s, self.plugins, self._clock
+        )
+        self.plugins[plugin.name] = plugin.row.build(plugin.parameters, around)
+
+    def replace(self, config: ResolvedConfig) -> None:
+        """Changes to the profiles of `config`. Plugins that did not change keep their state. Raises `ConfigError` if
+        more has changed than profiles, and then changes nothing.
+        """
+        self.config.check_profiles_alone_differ(config)
+        former = dict(self.plugins)
+        try:
+            self._rebuild(config, former)
+        except BaseException:
+            self.plugins.clear()
+            self.plugins.update(former)
+            raise
+        self.config = config
+        self.parameters = {plugin.name: plugin.parameters for plugin in config.plugins}
+        self._types = {plugin.name: plugin.row.type_name for plugin in config.plugins}
+
+    def _rebuild(self, config: ResolvedConfig, former: dict[str, Any]) -> None:
+        """Builds the plugins that changed, and those that refer to them."""
+        known = {plugin.name: plugin for plugin in self.config.plugins}
+        built: set[str] = set()
+        self.plugins.clear()
+        for plugin in config.plugins:
+            referred = {reference.name for reference in plugin.parameters.references()}
+            if plugin.is_like(known.get(plugin.name)) and not referred & built:
+                self.plugins[plugin.name] = former[plugin.name]
+            elif plugin.is_lasting:
+                raise ConfigError(f"plugin {plugin.name!r}: a change of it needs a restart")
+            else:
+                self._build(plugin)
+                built.add(plugin.name)
 
     def type_of(self, name: str) -> str:
         """Returns the type of the plugin `name`."""

@@ -196,11 +196,29 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
             "no endpoints: give --endpoint, --pool-name in Kubernetes, or a file-discovery plugin "
             "in dataLayer.discovery"
         )
+    if options.watch_config_file and options.config_file is not None:
+        _follow_config(picker, options, options.config_file)
     resolver = Resolver()
     await put_endpoints(assembly.pool, specs, resolver)
     if any(not is_ip_address(spec.address) for spec in specs):
         picker.spawn(follow_names(assembly.pool, specs, resolver), "resolve")
     picker.spawn(every(_SWEEP_EVERY_S, picker.director.sweep), "sweep")
+
+
+def _follow_config(picker: Picker, options: PickerOptions, path: Path) -> None:
+    async def reload() -> None:
+        try:
+            config = load_config(options)
+            picker.assembly.replace(config)
+        except ConfigError as error:
+            _log.error("%s; the present profiles are kept", error)
+            return
+        picker.director.use_profiles(picker.assembly.parts())
+        for warning in config.warnings:
+            _log.warning("%s", warning)
+        _log.info("%s: profiles %s", path, ", ".join(each.name for each in config.profiles))
+
+    picker.spawn(watch(lambda: [path], mark([path]), reload), "configuration")
 
 
 async def _follow_objects(picker: Picker, options: PickerOptions) -> None:

@@ -10,7 +10,7 @@ from weft.epp.config.parameters import Kind
 from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE
 from weft.epp.request.parsers.table import DEFAULT_PARSERS
 from weft.epp.resolve_flow import FLOW_KINDS, ResolvedFlow, resolve_flow
-from weft.epp.resolve_plugins import NamedPlugins, ResolvedPlugin
+from weft.epp.resolve_plugins import IN_PROFILES, NamedPlugins, ResolvedPlugin
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,21 @@ class ResolvedConfig:
     discovery: str | None
     flow: ResolvedFlow | None = None  # None: the feature gate is off
     warnings: tuple[str, ...] = field(default=())
+
+    def check_profiles_alone_differ(self, other: "ResolvedConfig") -> None:
+        """Raises `ConfigError` if the other configuration differs in more than its profiles and their plugins: a
+        running picker cannot change the rest.
+        """
+        mine, others = (
+            {each.name: each for each in config.plugins if each.is_lasting}
+            for config in (self, other)
+        )
+        for name in sorted(mine.keys() | others.keys()):
+            if name not in mine or not mine[name].is_like(others.get(name)):
+                raise ConfigError(f"plugin {name!r}: a change of it needs a restart")
+        for key in ("handler", "detector", "parsers", "sources", "telemetry", "discovery", "flow"):
+            if getattr(self, key) != getattr(other, key):
+                raise ConfigError(f"{key}: a change of it needs a restart")
 
 
 def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig:
@@ -180,9 +195,9 @@ def _placed(plugins: NamedPlugins, name: str, path: str) -> ResolvedPlugin:
     plugin = plugins.find(name)
     if plugin is None:
         return plugins.get(name, Kind.SCORER, path)  # raises the error that names the wrong type
-    if not plugin.row.kinds & {Kind.FILTER, Kind.SCORER, Kind.PICKER}:
-        raise ConfigError(
-            f"{path}: {name!r} is a {plugin.row.type_name}; a profile may have filters, scorers and one picker"
+    if not plugin.row.kinds & IN_PROFILES:
+        plugins.warn(
+            f"{path}: {name!r} has no effect in a profile: only filters, scorers and pickers have"
         )
     return plugin
 

@@ -10,6 +10,8 @@ from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.plugin import PluginType
 from weft.epp.plugins.registry import PLUGIN_TYPES, REFUSED_TYPES
 
+IN_PROFILES = frozenset({Kind.FILTER, Kind.SCORER, Kind.PICKER})
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlugin:
@@ -23,6 +25,19 @@ class ResolvedPlugin:
     def is_a(self, kind: Kind) -> bool:
         """True if the plugin is of this kind."""
         return kind in self.row.kinds
+
+    @property
+    def is_lasting(self) -> bool:
+        """True if the plugin has a place outside of the profiles, where a running picker cannot change it."""
+        return not self.row.kinds <= IN_PROFILES
+
+    def is_like(self, other: "ResolvedPlugin | None") -> bool:
+        """True if the other plugin has the same name, type and parameters, wherever it stands in its file."""
+        return other is not None and (self.name, self.row, self.parameters) == (
+            other.name,
+            other.row,
+            other.parameters,
+        )
 
 
 class NamedPlugins:
@@ -52,6 +67,10 @@ class NamedPlugins:
         for key, reason in decoded.without_effect():
             self._warnings.append(f"{path}.parameters.{key}: has no effect: {reason}")
         self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
+
+    def warn(self, warning: str) -> None:
+        """Adds a warning about the configuration, to be logged when the picker starts."""
+        self._warnings.append(warning)
 
     def require(self, name: str, path: str) -> ResolvedPlugin:
         """Returns the plugin `name`, of any kind. Raises `ConfigError` if there is none."""

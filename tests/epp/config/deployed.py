@@ -120,6 +120,14 @@ def _predicted(name: str, threshold: float) -> Plugin:
     return ("prefix-cache-affinity-filter", parameters, f"{name}-affinity-filter")
 
 
+_BY_SLO: tuple[Plugin, ...] = (
+    _predicted("strict", 0.99), _predicted("loose", 0.8),
+    "latency-scorer", "weighted-random-picker", "slo-headroom-tier-filter", "latency-slo-admitter",
+)  # fmt: skip
+_SLO_PROFILE = (
+    "strict-affinity-filter slo-headroom-tier-filter loose-affinity-filter latency-scorer "
+    "weighted-random-picker"
+)
 _GATE = ["flowControl"]
 _DETECTED: Plugin = ("concurrency-detector", {"maxConcurrency": 132})
 _BY_PROGRAM = {"defaultPriorityBand": {"fairnessPolicyRef": "program-aware-fairness"}}
@@ -160,6 +168,10 @@ STARTING = {
         *_LOADS, "approx-prefix-cache-producer", *_METRICS,
         ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "approx-prefix-cache-producer"}),
         profiles={"default": _BALANCED}, dataLayer={"sources": [_POLLING]},
+    ),
+    "charts/latency-predictor": config(
+        *_LOADS, "prefix-cache-scorer", *_METRICS, "predicted-latency-producer", *_BY_SLO,
+        profiles={"default": f"predicted-latency-producer {_SLO_PROFILE}"},
     ),
     "charts/payload-agnostic": config(
         *_LOADS, "passthrough-parser", "session-affinity-scorer",
@@ -363,11 +375,8 @@ STARTING = {
     ),
     "guides/predicted-latency-slo": config(
         ("approx-prefix-cache-producer", {"maxPrefixTokensToMatch": 262144}),
-        ("predicted-latency-producer", {"streamingMode": True}), _predicted("strict", 0.99),
-        _predicted("loose", 0.8), "latency-scorer", "weighted-random-picker", "slo-headroom-tier-filter",
-        "latency-slo-admitter",
-        profiles={"default": "strict-affinity-filter slo-headroom-tier-filter loose-affinity-filter "
-                             "latency-scorer weighted-random-picker"},
+        ("predicted-latency-producer", {"streamingMode": True}), *_BY_SLO,
+        profiles={"default": _SLO_PROFILE},
     ),
 }  # fmt: skip
 

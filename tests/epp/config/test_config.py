@@ -117,9 +117,6 @@ REFUSALS = [
     (("plugins: [{type: random-picker}]\n"
      "schedulingProfiles: [{name: a, plugins: [{pluginRef: random-picker, weight: 1}]}]"),
      "schedulingProfiles[0].plugins[0].weight: 'random-picker' is not a scorer"),
-    (("plugins: [{type: openai-parser}]\n"
-     "schedulingProfiles: [{name: a, plugins: [{pluginRef: openai-parser}]}]"),
-     "schedulingProfiles[0].plugins[0].pluginRef: 'openai-parser' is a openai-parser"),
     ("schedulingProfiles: [{name: a}, {name: b}]", "needs a profile handler"),
     ("schedulingProfiles: [{name: a}, {name: a}]", "schedulingProfiles[1].name"),
     ("plugins: [{type: single-profile-handler}]\nschedulingProfiles: [{name: a}, {name: b}]",

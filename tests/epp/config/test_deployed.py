@@ -24,11 +24,11 @@ def options(text: str) -> PickerOptions:
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("charts", 2), ("guides", 21), ("samples", 19)])
+@pytest.mark.parametrize(("kind", "count"), [("charts", 3), ("guides", 21), ("samples", 19)])
 def test_every_deployed_configuration_is_here_once(kind: str, count: int):
     """All of them start."""
     assert len({name for name in STARTING if name.startswith(f"{kind}/")}) == count
-    assert len(STARTING) == 42
+    assert len(STARTING) == 43
 
 
 @pytest.mark.parametrize("name", STARTING | ALSO_STARTING)
@@ -62,6 +62,17 @@ def test_keys_without_effect_are_reported():
     assert [warning.partition(": ")[0].rpartition(".")[2] for warning in warnings] == [
         "podCacheSize", "metricsLoggingInterval",
     ]  # fmt: skip
+
+
+def test_a_profile_may_list_plugins_of_any_kind():
+    """Others than filters, scorers and pickers do what they do without it, and a warning says so."""
+    config_ = load_config(options(STARTING["charts/latency-predictor"]))
+    (profile,) = config_.profiles
+    assert profile.filters == (
+        "strict-affinity-filter", "slo-headroom-tier-filter", "loose-affinity-filter",
+    )  # fmt: skip
+    (warning,) = config_.warnings
+    assert "schedulingProfiles[0].plugins[0].pluginRef: 'predicted-latency-producer'" in warning
 
 
 def test_an_extractor_of_notifications_must_exist():

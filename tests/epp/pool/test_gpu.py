@@ -13,6 +13,7 @@ from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.attributes import attribute_reader
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.plugins.gpu_telemetry import GpuTelemetry
+from weft.epp.pool.endpoint import EndpointSpec
 from weft.epp.pool.gpu import GpuPoller, GpuReader, GpuSourceParameters
 
 NODE = """\
@@ -83,6 +84,25 @@ async def test_an_exporter_that_was_away_is_read_again(caplog: pytest.LogCapture
         await poller.poll(endpoint, exporter, lambda: 1000.0)
     assert telemetry.attribute(endpoint, "GPUUtilization", 1000.0) == 0.3
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_an_exporter_of_the_node_is_asked_where_the_parameters_say():
+    """It names the pod of each GPU, which has other names as an endpoint at each of its ports."""
+    placed = EndpointSpec(
+        name="one-rank-0", pod="one", address="192.0.2.1", port=8000, node_address="127.0.0.1"
+    )
+    pool = make_pool(placed, spec(2))
+    (endpoint, _) = pool
+    telemetry = GpuTelemetry(NoParameters(), around(pool))
+    page = b'DCGM_FI_DEV_GPU_UTIL{pod="one"} 40\nDCGM_FI_DEV_GPU_UTIL{pod="other"} 90\n'
+    async with server(answer(page)) as (port, _):
+        parameters = GpuSourceParameters(port=port, use_node_address=True)
+        poller = GpuPoller(pool, PickerMetrics(), parameters, 0.05, 3.0, telemetry.observe)
+        try:
+            now = asyncio.get_running_loop().time
+            await until(lambda: telemetry.attribute(endpoint, "GPUUtilization", now()) == 0.4)
+        finally:
+            await poller.close()
 
 
 def test_halves_that_nothing_joins_are_reported():

@@ -24,6 +24,13 @@ class PickerOptions:
     config_file: Annotated[
         Path | None, Flag("File with an EndpointPickerConfig for the picker.", "Configuration")
     ] = None
+    watch_config_file: Annotated[
+        bool,
+        Flag(
+            "Apply changes of the scheduling profiles in --config-file while the picker runs.",
+            "Configuration",
+        ),
+    ] = False
     config_text: Annotated[str | None, Flag("EndpointPickerConfig as text.", "Configuration")] = (
         None
     )
@@ -130,6 +137,8 @@ class PickerOptions:
     def __post_init__(self) -> None:
         if self.config_file is not None and self.config_text is not None:
             raise ConfigError("--config-file and --config-text exclude each other")
+        if self.watch_config_file and self.config_file is None:
+            raise ConfigError("--watch-config-file needs --config-file")
         self._check_pool()
         for name in ("refresh_metrics_interval_s", "metrics_staleness_threshold_s", "ticket_ttl_s",
                      "unseen_ttl_s"):  # fmt: skip

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -72,6 +73,10 @@ class Director:
     def max_wait_s(self) -> float:
         """Maximum seconds that flow control lets a request wait."""
         return 0.0 if self._parts.flow is None else self._parts.flow.max_wait_s
+
+    def use_profiles(self, parts: Parts) -> None:
+        """Decides by the profiles of `parts` from now on; requests that were decided are not affected."""
+        self._parts = replace(self._parts, profiles=parts.profiles, learners=parts.learners)
 
     def close(self) -> None:
         """Refuses all waiting requests and all later ones."""

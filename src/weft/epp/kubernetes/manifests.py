@@ -66,9 +66,10 @@ class ContainerStatus(_Part, frozen=True):
 
 
 class PodStatus(_Part, frozen=True):
-    """Address and conditions of a pod."""
+    """Addresses and conditions of a pod."""
 
     pod_ip: str = msgspec.field(name="podIP", default="")
+    host_ip: str = msgspec.field(name="hostIP", default="")
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
@@ -99,6 +100,8 @@ class Pod(Object, frozen=True):
                 port=port,
                 labels=self.metadata.labels or {},
                 incarnation=f"{self.metadata.uid}/{self._num_restarts(port)}",
+                pod=self.metadata.name,
+                node_address=self.status.host_ip or None,
             )
             for rank, port in enumerate(ports)
         ]

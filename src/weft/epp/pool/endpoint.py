@@ -27,6 +27,8 @@ class EndpointSpec:
     grpc_port: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     incarnation: str = ""  # a new value means a new server, whose caches are empty
+    pod: str | None = None  # name of the pod in Kubernetes; None: the endpoint's own name
+    node_address: str | None = None  # address of the pod's node; None if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,16 +170,6 @@ class Endpoint:
         since.
         """
         return self.load.num_running + len(self.unseen)
-
-    @property
-    def metrics_host(self) -> str:
-        """Host from which metrics are fetched."""
-        return self.spec.metrics_address or self.host
-
-    @property
-    def metrics_name(self) -> str:
-        """Name that the certificate of the metrics server must contain."""
-        return self.spec.metrics_address or self.spec.address
 
     @property
     def metrics_port(self) -> int:

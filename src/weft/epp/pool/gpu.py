@@ -30,9 +30,10 @@ _POD: Final = "pod"  # label with the name of the pod that uses the GPU
 
 
 class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """Port and path of the exporter's metrics page, at the endpoint's address."""
+    """Port and path of the exporter's metrics page, at the endpoint's address or at that of its node."""
 
     port: Port = 9400
+    use_node_address: bool = False  # for an exporter of each node, which names the pod of each GPU
 
 
 class GpuReader:
@@ -58,6 +59,15 @@ class GpuReader:
         return Load(attributes={UTILIZATION: min(1.0, max(0.0, max(values) / 100.0))})
 
 
+def _node_of(endpoint: Endpoint) -> str | None:
+    """Returns the address of the endpoint's node; of the endpoint's own metrics if the node is unknown."""
+    return endpoint.spec.node_address or _own_host_of(endpoint)
+
+
+def _own_host_of(endpoint: Endpoint) -> str | None:
+    return endpoint.spec.metrics_address
+
+
 class GpuPoller(Poller):
     """Polls exporters. Their values and failures do not affect the load of endpoints."""
 
@@ -73,7 +83,11 @@ class GpuPoller(Poller):
         self._observe = observe
         self._max_age_s = max(max_age_s, 3 * interval_s)
         self._failing: WeakSet[Endpoint] = WeakSet()
-        make_source = http_sources(parameters, lambda each: GpuReader(each.spec.name))
+        make_source = http_sources(
+            parameters,
+            lambda each: GpuReader(each.spec.pod or each.spec.name),
+            host_of=_node_of if parameters.use_node_address else _own_host_of,
+        )
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
 
     async def _pause(self) -> None:

@@ -233,9 +233,10 @@ def http_sources(
     parameters: MetricsSourceParameters,
     reader_of: Callable[[Endpoint], PageReader],
     key: str | None = None,
+    host_of: Callable[[Endpoint], str | None] = lambda each: each.spec.metrics_address,
 ) -> Callable[[Endpoint], LoadSource]:
-    """Returns a function that creates the load source of an endpoint that has a metrics page. `key` is sent to
-    endpoints only, not to other hosts.
+    """Returns a function that creates the load source of an endpoint that has a metrics page. `host_of` names the host
+    of the page if it is not the endpoint. `key` is sent to endpoints only, not to other hosts.
     """
     tls = make_tls(parameters) if parameters.scheme == "https" else None
 
@@ -243,13 +244,14 @@ def http_sources(
         port = parameters.port or endpoint.metrics_port
         reader = reader_of(endpoint)
         path = parameters.path or reader.path
-        is_elsewhere = endpoint.spec.metrics_address is not None
+        host = host_of(endpoint)
+        is_elsewhere = host is not None
         get = KeepAliveGet(
-            endpoint.metrics_host,
+            host or endpoint.host,
             port,
             path,
             tls=tls,
-            name=endpoint.metrics_name,
+            name=host or endpoint.spec.address,
             key=None if is_elsewhere else key,
         )
         return HttpLoadSource(get, reader, is_elsewhere=is_elsewhere)
