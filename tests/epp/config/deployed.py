@@ -3,11 +3,9 @@
 Each has the name that it has there, and the plugins, keys and profiles that it is made of.
 """
 
-import json
 from typing import Any
 
-# A type, with its parameters, with its name.
-Plugin = str | tuple[str, dict[str, Any]] | tuple[str, dict[str, Any], str]
+from tests.epp.config.written import Plugin, config
 
 _LOADS: tuple[Plugin, ...] = ("queue-scorer", "kv-cache-utilization-scorer")
 _METRICS: tuple[Plugin, ...] = ("metrics-data-source", "core-metrics-extractor")
@@ -32,28 +30,6 @@ _BALANCED = "queue-scorer:2 kv-cache-utilization-scorer:2 prefix-cache-scorer:3"
 _IMAGES = {
     "mode": "dynamic", "defaultResolution": {"width": 1280, "height": 720}, "dynamic": {"factor": 1024},
 }  # fmt: skip
-
-
-def config(
-    *plugins: Plugin, version: str = "v1alpha1", profiles: dict[str, str] | None = None, **rest: Any
-) -> str:
-    """A file. A profile is a line of plugins, each with its weight behind a colon."""
-    listed = [
-        {"type": each}
-        if isinstance(each, str)
-        else dict(zip(("type", "parameters", "name"), each, strict=False))
-        for each in plugins
-    ]
-    placed = [
-        {"name": name, "plugins": [
-            {"pluginRef": ref, **({"weight": float(weight)} if weight else {})}
-            for ref, _, weight in (word.partition(":") for word in line.split())
-        ]}
-        for name, line in (profiles or {}).items()
-    ]  # fmt: skip
-    head = {"apiVersion": f"llm-d.ai/{version}", "kind": "EndpointPickerConfig"}
-    places = {"schedulingProfiles": placed} if placed else {}
-    return json.dumps({**head, "plugins": listed, **places, **rest})
 
 
 def precise(**more: Any) -> Plugin:

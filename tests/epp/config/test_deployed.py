@@ -9,9 +9,9 @@ from tests.epp.config.deployed import (
     ALSO_REFUSED,
     ALSO_STARTING,
     STARTING,
-    config,
     followed,
 )
+from tests.epp.config.written import config
 from tests.epp.pools import opened
 from weft.core.errors import ConfigError
 from weft.epp.build import load_config

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from tests.epp.config.deployed import Plugin, config, in_stages
+from tests.epp.config.deployed import in_stages
+from tests.epp.config.written import Plugin, config
 from tests.epp.pools import Bench, bench, cycle, make_pool, pool_of, request, sample, with_loads
 from weft.core.errors import ConfigError
 from weft.epp.build import load_config
