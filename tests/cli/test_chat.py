@@ -162,16 +162,14 @@ def test_pictures_go_with_the_next_message(seeing: Server, state: dict[str, str]
     assert f"## user\n\n[picture]\n{ask}" in (tmp_path / "a.md").read_text()
 
 
-def test_pictures_over_grpc_are_refused_by_name(
-    seeing: Server, state: dict[str, str], tmp_path: Path
-):
-    """The error says which address takes them, and the conversation goes on."""
+def test_pictures_go_over_grpc_too(seeing: Server, state: dict[str, str], tmp_path: Path):
+    """The server prepares them, as it does for requests over HTTP."""
     Image.new("RGB", (60, 40), "red").save(tmp_path / "red.png")
     with chat(seeing, **state) as terminal:
         terminal.read_until(b"> ")
         for typed, shown in (
             (f"/image {tmp_path}/red.png", "goes with the next message"),
-            ("What is it?", "use the server's HTTP port"),
+            ("What colour is the background?", "Red."),
             ("/clear", "[conversation cleared]"),
         ):
             terminal.type(typed.encode() + b"\r")

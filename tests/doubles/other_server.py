@@ -19,6 +19,7 @@ class OtherServer:
 
     reasoning_parser: str = ""
     constrained_decoding_start: str = ""
+    sees: bool = False  # pictures
     fails: bool = False  # each request
     dies: bool = False  # with the first request
     tokenizer_files: Mapping[str, bytes] = field(default_factory=dict)
@@ -30,7 +31,11 @@ class OtherServer:
     async def model_info(self, _request, _context) -> pb.GetModelInfoResponse:
         """A small model."""
         return pb.GetModelInfoResponse(
-            model_path="other", is_generation=True, max_context_length=64, vocab_size=512
+            model_path="other",
+            is_generation=True,
+            max_context_length=64,
+            vocab_size=512,
+            supports_vision=self.sees,
         )
 
     async def server_info(self, _request, _context) -> pb.GetServerInfoResponse:

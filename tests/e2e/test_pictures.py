@@ -1,15 +1,11 @@
 """Pictures from a request to an answer, on small random models of every family."""
 
-import base64
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -18,6 +14,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 import weft
 from tests.compute.vision_families import save_vision_model
+from tests.doubles.pictures import data_url, noise
 from tests.web.anthropic.calls import create
 from tests.web.openai.calls import CHAT, answer
 from tests.web.serving import serving
@@ -69,28 +66,15 @@ def save_with(family: str, processor, directory: Path):
     return model, name
 
 
-def picture(seed: int, width: int = 40, height: int = 24) -> Image.Image:
-    """A picture of noise."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def url(image: Image.Image) -> str:
-    """The picture as a data: URL."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 def prompt(*seeds: int, before: str = "What is there? ") -> dict:
     """A prompt of texts and pictures for Python programs."""
     text = before + " and ".join("<|vision_start|><|image_pad|><|vision_end|>" for _ in seeds)
-    return {"prompt": f"{text} Say it.", "multi_modal_data": {"image": [picture(s) for s in seeds]}}
+    return {"prompt": f"{text} Say it.", "multi_modal_data": {"image": [noise(s) for s in seeds]}}
 
 
 def expected(model, token_ids: list[int], *seeds: int) -> list[int]:
     """Greedy tokens of transformers, with its own processor."""
-    inputs = theirs(4)([picture(seed) for seed in seeds], return_tensors="np")
+    inputs = theirs(4)([noise(seed) for seed in seeds], return_tensors="np")
     tensors = {name: torch.tensor(values) for name, values in inputs.items()}
     return greedy(model, token_ids, "mm_token_type_ids", tensors)
 
@@ -167,12 +151,12 @@ def test_other_families_answer_as_in_transformers(family, budget, tmp_path):
     (tmp_path / "processor_config.json").write_text(json.dumps(MARKS))
     given = {
         "prompt": f"What is\n{anchor}\n? Say it.",
-        "multi_modal_data": {"image": picture(1)},
+        "multi_modal_data": {"image": noise(1)},
     }
     with weft.LLM(name, **SETTINGS, max_num_batched_tokens=budget) as llm:
         [output] = llm.generate([given], GREEDY, use_tqdm=False)
         assert tokens_of(llm, given, given) == [output.outputs[0].token_ids] * 2
-    made = processor([picture(1)], return_tensors="np")
+    made = processor([noise(1)], return_tensors="np")
     tensors = {
         key: torch.tensor(made[key])
         for key in ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw")
@@ -232,7 +216,7 @@ def chat(*parts: dict, **fields) -> dict:
 
 def image(seed: int, **size: int) -> dict:
     """A part of OpenAI's messages."""
-    return {"type": "image_url", "image_url": {"url": url(picture(seed, **size))}}
+    return {"type": "image_url", "image_url": {"url": data_url(noise(seed, **size))}}
 
 
 async def test_every_api_answers_pictures_alike(saved):
@@ -243,7 +227,7 @@ async def test_every_api_answers_pictures_alike(saved):
         other = await answer(served, CHAT, chat(image(2), image(1)))
         source = {"type": "base64", "media_type": "image/png"}
         parts = [
-            {"type": "image", "source": {**source, "data": url(picture(seed)).partition(",")[2]}}
+            {"type": "image", "source": {**source, "data": data_url(noise(seed)).partition(",")[2]}}
             for seed in (1, 2)
         ]
         texts = [{"type": "text", "text": "What is it? "}]
@@ -262,7 +246,7 @@ async def test_grpc_takes_pictures_by_address(saved):
     """`media_refs` stand at the anchors of the text, and the model says that it sees."""
     async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
         body = await answer(served, CHAT, chat(image(1)))
-        ref = pb.MediaRef(modality=common_pb2.IMAGE, url=url(picture(1)))
+        ref = pb.MediaRef(modality=common_pb2.IMAGE, url=data_url(noise(1)))
         message = pb.GenerateRequest(
             text="What is it? <|vision_start|><|image_pad|><|vision_end|>",
             media_refs=pb.MediaRefs(items=[ref]),

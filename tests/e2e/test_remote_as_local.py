@@ -21,6 +21,7 @@ from weft.web.options import ApiOptions
 from weft.web.served import Served
 
 KEY = "control"
+VISION = "embedded:tiny-vision"
 # Made up anew in each answer, or of its moment.
 OWN = {
     "call_id", "completed_at", "created", "created_at", "id", "item_id", "request_id", "response_id",
@@ -51,6 +52,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SHAPE}}
 SETTINGS = {
     "random": (RANDOM, {}),
     "pooling": (RANDOM, {"runner": "pooling"}),
+    "vision": (VISION, {"max_model_len": 512}),
     "tiny": (TINY, {"options": ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")}),
     # Says what the first message says, whose reasoning is open from its beginning.
     "echo": (ECHO, {"options": ApiOptions(reasoning_parser="deepseek_r1"), "template": SCRIPT}),

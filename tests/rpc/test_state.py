@@ -58,7 +58,7 @@ def test_default_parameters_that_are_no_object_are_refused(text: str):
     """By a client of such a server, whatever stands there."""
     info = pb.GetModelInfoResponse(default_sampling_params_json=text)
     with pytest.raises(GenerationError, match="default_sampling_params_json"):
-        to_model_config(info, "float32")
+        to_model_config(info, pb.GetServerInfoResponse())
 
 
 def test_tokenizer_path_is_a_directory_or_empty(tmp_path: Path):

@@ -28,6 +28,7 @@ from weft.core.errors import (
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.observed import RemoteRequest
 from weft.core.values.kv_transfer import KvRole
+from weft.core.values.media import TENSORS
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
@@ -191,6 +192,8 @@ class RpcClient(RemoteClient):
         request = await self._inputs.prepare(prompt, params, bare)
         if request.cache_salt is not None:
             raise not_on_this_wire("cache_salt")
+        if request.media is not None and request.media.tensors:
+            raise not_on_this_wire(TENSORS)
         request = with_reasoning(request, options)
         if self._tokenizer is not None and request.pooling is None:
             kwargs = options.reasoning_parser_kwargs

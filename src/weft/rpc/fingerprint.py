@@ -13,6 +13,7 @@ import xxhash
 from weft import __version__
 from weft.core.client import EngineClient
 from weft.core.errors import WeftError
+from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import LoRARequest
 from weft.model.files.stamps import content_digest
 from weft.model.lora import CONFIG_FILE, WEIGHTS_FILE
@@ -69,12 +70,19 @@ class Fingerprints:
         self._reading: asyncio.Task[None] | None = None
         self._stopped = threading.Event()
 
-    def of(self, lora: LoRARequest | None) -> str:
-        """Returns the fingerprint for requests with this adapter; empty if it is unknown."""
-        if lora is None or not self._model:
-            return self._model
-        known = self._adapters.get(_key(lora))
-        return "" if known is None else f"{self._model}{FINGERPRINT_SEPARATOR}{known[1]}"
+    def of(self, lora: LoRARequest | None, items: Sequence[PlacedItem] = ()) -> str:
+        """Returns the fingerprint for a request with this adapter and these media; empty if it is unknown.
+
+        The media count because a picture may have changed when another server fetches it from its address.
+        """
+        parts = [self._model]
+        if lora is not None:
+            known = self._adapters.get(_key(lora))
+            parts.append("" if known is None else known[1])
+        if items:
+            hashes = "".join(item.hash for item in items)
+            parts.append(xxhash.xxh3_128_hexdigest(hashes.encode()))
+        return FINGERPRINT_SEPARATOR.join(parts) if all(parts) else ""
 
     async def refresh(self) -> str:
         """Returns the fingerprint of the model; empty while its files are read, and for weights that are in no file."""

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from weft.core.aio.failover import RESUME_S, nothing, run_on
 from weft.core.aio.tasks import gather_available
 from weft.core.errors import (
+    BadRequest,
     ConfigError,
+    EngineDead,
     EngineDrained,
     EngineLost,
     FailedPrecondition,
@@ -24,6 +26,7 @@ from weft.core.errors import (
     Unavailable,
 )
 from weft.core.observe.metrics import Metrics
+from weft.core.values.media import Media
 from weft.core.values.types import (
     EngineLoad,
     PoolingRequestOutput,
@@ -101,7 +104,10 @@ class Fleet(RemoteClient):
     async def prepare(self, *args: Any, **kwargs: Any) -> Request:
         """Prepares a request; all servers have the same model, so any of them can run it."""
         self._check_open()
-        return await self._first.prepare(*args, **kwargs)
+        request = await self._first.prepare(*args, **kwargs)
+        if request.media is not None and len(self._members) > 1:
+            _check_complete(request.media)
+        return request
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         stream = self._first.stream_of(request)
@@ -160,8 +166,10 @@ class Fleet(RemoteClient):
                     return
                 except EngineLost:
                     raise
-                except FailedPrecondition:
+                except FailedPrecondition as error:
                     member.fingerprint = ""  # until the next look at this server
+                    if loop.time() > deadline:
+                        raise EngineDead(str(error)) from error
                 except (Unavailable, Overloaded):
                     if loop.time() > deadline:
                         raise
@@ -283,6 +291,15 @@ class Fleet(RemoteClient):
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise self.dead_error
+
+
+def _check_complete(media: Media) -> None:
+    """Refuses an item that is only a uuid: each server knows only the items that it has received itself."""
+    if any(item.data is None and item.url is None for item in media.items):
+        raise BadRequest(
+            "uuid",
+            "uuid without the item itself is not supported by several servers: each has its own cache",
+        )
 
 
 def _check_same_model(one: RpcClient, other: RpcClient) -> None:

@@ -37,7 +37,7 @@ REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 # The rank of a request of `vllm.Inference`, as vLLM's servers read it.
 RANK_METADATA = "x-data-parallel-rank"
 
-# In a fingerprint, between that of the model and that of the adapter.
+# In a fingerprint, between those of the model, of the adapter and of the media.
 FINGERPRINT_SEPARATOR = ":"
 
 _MAX_RANK_DIGITS = 10

@@ -29,6 +29,7 @@ from weft.core.values.types import (
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import CallMetadata, Keys
 from weft.rpc.boundary import CallWriter, Context
+from weft.rpc.convert.media import has_files
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.convert.resumption import check_fingerprint, check_resumption
@@ -136,7 +137,7 @@ class GenerateCall:
                 prepared = await self._prepare(client, request_id, generation, metadata, headers)
                 # Sent now, so that the caller can cancel before the first answer; after the checks, because a refusal
                 # without metadata before it may be retried on another server.
-                fingerprint = self._fingerprints.of(prepared.lora_request)
+                fingerprint = self._fingerprints.of(prepared.lora_request, prepared.items)
                 await context.send_initial_metadata(
                     ((FINGERPRINT_METADATA, fingerprint),) if fingerprint else ()
                 )
@@ -156,7 +157,7 @@ class GenerateCall:
             if request.params.output_kind is OutputKind.DELTA:
                 await self._reply_as_stream(outputs, request, context)
             else:
-                await self._reply_at_once(outputs, request.params, context)
+                await self._reply_at_once(outputs, request, context)
 
     async def _prepare(
         self,
@@ -186,7 +187,8 @@ class GenerateCall:
     def _resumed(self, request: Request, resumption: Resumption) -> Request:
         """Returns the rest of a request that another server has begun."""
         check_resumption(resumption, request, self._client.model_config.vocab_size)
-        check_fingerprint(resumption, self._fingerprints.of(request.lora_request))
+        fingerprint = self._fingerprints.of(request.lora_request, request.items)
+        check_fingerprint(resumption, fingerprint)
         return msgspec.structs.replace(request, resumption=resumption)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
@@ -198,7 +200,7 @@ class GenerateCall:
     async def _reply_as_stream(
         self, outputs: AsyncGenerator[RequestOutput, None], request: Request, context: Context
     ) -> None:
-        reply = StreamedReply(request.params, request.resumption)
+        reply = StreamedReply(request.params, request.resumption, shows_prompt=has_files(request))
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
                 if reply.has_scores:
@@ -211,9 +213,9 @@ class GenerateCall:
         reply.end()
 
     async def _reply_at_once(
-        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], request: Request, context: Context
     ) -> None:
-        reply = WholeReply(params)
+        reply = WholeReply(request.params, shows_prompt=has_files(request))
         async for output in outputs:
             await write_scores(num_scores_of(output), partial(reply.add, output))
             await let_go_of(output)

@@ -192,6 +192,10 @@ class Service:
             uptime_s=time.monotonic() - self._started,
             reasoning_parser=self._reasoning_parser,
         )
+        if (media := self._client.model_config.media) is not None:
+            answer.weft_max_media.update(
+                {str(name): most for name, most in media.max_items.items()}
+            )
         if request.weft_with_fingerprint:
             answer.weft_fingerprint = await self.fingerprints.refresh()
         return answer

@@ -21,6 +21,8 @@ class _Piece(Protocol):
     def output_logprobs(self) -> pb.OutputLogProbs: ...
     @property
     def input_logprobs(self) -> pb.InputLogProbs: ...
+    @property
+    def weft_prompt_token_ids(self) -> Sequence[int]: ...
 
 
 class RemoteAnswers:
@@ -79,6 +81,7 @@ class RemoteAnswers:
                 stop_reason=_to_stop_reason(complete),
                 num_draft_tokens=complete.spec_draft_tokens,
                 num_accepted_tokens=complete.spec_accepted_tokens,
+                prompt_token_ids=held.prompt_token_ids or output.prompt_token_ids,
                 kv_transfer_params=_to_transfer(complete.kv_transfer_params_json),
             )
         ]
@@ -98,6 +101,7 @@ class RemoteAnswers:
             logprobs=self._to_rows(token_ids, piece.output_logprobs) if has_logprobs else None,
             prompt_logprobs=self._to_prompt_rows(piece.input_logprobs) or None,
             num_cached_tokens=piece.cached_tokens,
+            prompt_token_ids=list(piece.weft_prompt_token_ids) or None,
         )
 
     def _to_rows(self, token_ids: Sequence[int], logprobs: pb.OutputLogProbs) -> list[LogprobRow]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
 from weft.core.values.kv_cache import CacheConfig, Medium
-from weft.core.values.media import MediaConfig
 from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -19,11 +18,9 @@ from weft.core.values.types import (
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import TIERS
+from weft.rpc.convert.media import to_media_config
 
 _MEDIA = {tier: medium for medium, tier in TIERS.items()}
-_UNSENT_MEDIA = MediaConfig(
-    max_items={}, refusal="media are not sent over this gRPC connection; use the server's HTTP port"
-)
 # The protocol has one pooling call, and does not report the model's pooling tasks.
 _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
@@ -65,7 +62,7 @@ def to_engine_config(
 ) -> EngineConfig:
     """Converts the configuration that is visible from outside; queue limits are unknown and stand at 0."""
     return EngineConfig(
-        model_config=to_model_config(model, server.model_dtype),
+        model_config=to_model_config(model, server),
         cache_config=CacheConfig(
             block_size=server.block_size,
             num_blocks=load.max_total_tokens // max(server.block_size, 1),
@@ -86,7 +83,7 @@ def to_engine_config(
     )
 
 
-def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
+def to_model_config(info: pb.GetModelInfoResponse, server: pb.GetServerInfoResponse) -> ModelConfig:
     """Converts the model's configuration; the server itself checks the limit on logprobs, which the message lacks."""
     defaults = info.default_sampling_params_json
     return ModelConfig(
@@ -94,7 +91,7 @@ def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
         served_model_names=(info.served_model_name or info.model_path,),
         model_type=info.model_type,
         architectures=tuple(info.architectures),
-        dtype=dtype.removeprefix("torch."),  # the form that vLLM's server sends
+        dtype=server.model_dtype.removeprefix("torch."),  # the form that vLLM's server sends
         vocab_size=info.vocab_size,
         max_model_len=info.max_context_length,
         eos_token_ids=tuple(info.eos_token_ids),
@@ -104,7 +101,7 @@ def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
         max_logprobs=-1,
         runner_type="generate" if info.is_generation else "pooling",
         is_multimodal_model=info.supports_vision,
-        media=_UNSENT_MEDIA if info.supports_vision else None,
+        media=to_media_config(server.weft_max_media) if info.supports_vision else None,
     )
 
 

@@ -1,5 +1,6 @@
 """Converts JSON objects from the wire and to it: protobuf's `Struct`, and bytes of JSON."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,14 @@ def from_json(name: str, data: bytes) -> dict[str, Any]:
         return msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise BadRequest(name, f"{name} must be a JSON object: {error}") from None
+
+
+def to_json(name: str, given: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of an object for the field `name`; raises `BadRequest` for values that JSON does not have."""
+    try:
+        return json.dumps(dict(given), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(name, f"{name} must be JSON: {error}") from None
 
 
 def _from_value(value: Value) -> Any:

@@ -1,4 +1,4 @@
-"""Media of a request, from the wire: by address, or as tensors."""
+"""Converts the media of a request from the wire and to it: files, their addresses, or tensors."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,24 +6,34 @@ from weft.core.checks.media_tensors import num_bytes
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.values.media import (
     MAX_BYTES,
+    PROCESSOR_KWARGS,
     TENSORS,
     Media,
+    MediaConfig,
     MediaItem,
     MediaTensors,
     Modality,
     Tensor,
 )
+from weft.core.values.types import Request
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.json_objects import from_json, to_json
 
 MEDIA_REFS = "media_refs"
 EXTRA_TENSORS = "extra_mm_inputs"
+_NOT_SENT = (
+    "this server gets no media over gRPC; use the HTTP port of the server that runs the model"
+)
 # Payloads in memory of this machine or of another are refused: the server would have to trust the sender.
 REFUSED_PAYLOADS = frozenset({"shm", "remote"})
-_MODALITIES: Mapping[int, Modality] = {
+_MODALITIES: Mapping[common_pb2.Modality, Modality] = {
     common_pb2.IMAGE: "image",
     common_pb2.AUDIO: "audio",
     common_pb2.VIDEO: "video",
+}
+_NUMBERS: Mapping[Modality, common_pb2.Modality] = {
+    name: number for number, name in _MODALITIES.items()
 }
 # Name of the tensor in `pixel_values`, unless `encoder_input_key` sets another.
 _PIXELS = "pixel_values"
@@ -45,11 +55,45 @@ def to_media(request: pb.GenerateRequest) -> Media | None:
     """
     if media_field(request) is None:
         return None
-    return Media(items=_to_items(request.media_refs), tensors=_to_tensors(request))
+    refs = request.media_refs
+    kwargs = refs.weft_processor_kwargs_json
+    return Media(
+        items=_to_items(refs),
+        processor_kwargs=from_json(PROCESSOR_KWARGS, kwargs) if kwargs else None,
+        tensors=_to_tensors(request),
+    )
+
+
+def has_files(request: Request) -> bool:
+    """True if the prompt has media that were given as files, whose tokens its caller does not know."""
+    return bool(request.items) or (request.media is not None and bool(request.media.items))
+
+
+def to_media_refs(media: Media) -> pb.MediaRefs:
+    """Returns the message for media as files, for a Weft server. The files are fetched by that server."""
+    kwargs = media.processor_kwargs
+    return pb.MediaRefs(
+        items=[
+            pb.MediaRef(
+                modality=_NUMBERS[item.modality],
+                url=item.url or "",
+                weft_uuid=item.uuid or "",
+                weft_file=item.data or b"",
+            )
+            for item in media.items
+        ],
+        weft_processor_kwargs_json=b"" if kwargs is None else to_json(PROCESSOR_KWARGS, kwargs),
+    )
+
+
+def to_media_config(max_items: Mapping[str, int]) -> MediaConfig:
+    """Returns the media that a server takes, from the maximum number for each modality."""
+    known = {name: max_items[name] for name in _NUMBERS if max_items.get(name)}
+    return MediaConfig(max_items=known, refusal=None if known else _NOT_SENT)
 
 
 def _to_items(refs: pb.MediaRefs) -> list[MediaItem]:
-    """By address alone, in the order of their anchors."""
+    """The items in the order of their anchors."""
     items: list[MediaItem] = []
     for position, ref in enumerate(refs.items):
         modality = _MODALITIES.get(ref.modality)
@@ -58,9 +102,16 @@ def _to_items(refs: pb.MediaRefs) -> list[MediaItem]:
                 MEDIA_REFS,
                 f"{MEDIA_REFS}.items[{position}].modality must be IMAGE, AUDIO or VIDEO",
             )
-        if not ref.url:
+        if not (ref.url or ref.weft_file or ref.weft_uuid):
             raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}.items[{position}].url is missing")
-        items.append(MediaItem(modality=modality, url=ref.url))
+        items.append(
+            MediaItem(
+                modality=modality,
+                url=ref.url or None,
+                data=ref.weft_file or None,
+                uuid=ref.weft_uuid or None,
+            )
+        )
     return items
 
 

@@ -24,10 +24,20 @@ Scores: TypeAlias = dict[str, Any]  # by field of a message
 
 
 class StreamedReply:
-    """Converts the outputs of one request to messages, and tracks which answers have ended."""
+    """Converts the outputs of one request to messages, and tracks which answers have ended.
 
-    def __init__(self, params: SamplingParams, resumption: Resumption | None = None) -> None:
+    If it `shows_prompt`, the first message has the tokens of the prompt.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        resumption: Resumption | None = None,
+        *,
+        shows_prompt: bool = False,
+    ) -> None:
         self._params = params
+        self._shows_prompt = shows_prompt
         self.has_scores = params.logprobs is not None or params.prompt_logprobs is not None
         self._open = set(range(params.n) if resumption is None else resumption.open_indexes)
         self._silent = self._open.copy()  # answers whose first message has not been sent
@@ -51,6 +61,10 @@ class StreamedReply:
                 self._open.remove(index)
                 complete = to_complete(output, answer, **self._take_scores(output, answer))
                 messages.append(pb.GenerateResponse(complete=complete))
+        if self._shows_prompt and messages:
+            self._shows_prompt = False
+            _show_prompt(messages[0], output)
+            self._plain_by_index.clear()  # later messages have no prompt
         return messages
 
     def end(self) -> None:
@@ -94,10 +108,13 @@ class StreamedReply:
 
 
 class WholeReply:
-    """Collects the finished answers of one request that is not streamed."""
+    """Collects the finished answers of one request that is not streamed; with `shows_prompt`, also the prompt's
+    tokens.
+    """
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, *, shows_prompt: bool = False) -> None:
         self._params = params
+        self._shows_prompt = shows_prompt
         self._by_index: dict[int, pb.GenerateResponse] = {}
 
     def add(self, output: RequestOutput) -> None:
@@ -105,7 +122,10 @@ class WholeReply:
         for answer in output.outputs:
             if answer.is_finished:
                 complete = to_complete(output, answer, **to_scores(output, answer, self._params))
-                self._by_index[answer.index] = pb.GenerateResponse(complete=complete)
+                message = pb.GenerateResponse(complete=complete)
+                if self._shows_prompt and answer.index == 0:
+                    _show_prompt(message, output)
+                self._by_index[answer.index] = message
 
     def messages(self) -> Iterator[pb.GenerateResponse]:
         """Yields a complete for each answer, in order, and forgets it: each may have megabytes."""
@@ -113,6 +133,12 @@ class WholeReply:
             raise GenerationError("the engine ended the request before every answer was finished")
         for index in range(self._params.n):
             yield self._by_index.pop(index)
+
+
+def _show_prompt(message: pb.GenerateResponse, output: RequestOutput) -> None:
+    is_chunk = message.HasField("chunk")
+    shown = message.chunk if is_chunk else message.complete
+    shown.weft_prompt_token_ids.extend(output.prompt_token_ids)
 
 
 def to_scores(

@@ -33,7 +33,8 @@ from weft.core.values.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media
+from weft.rpc.convert.json_objects import to_json
+from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media, to_media_refs
 from weft.rpc.convert.resumption import FIELD as RESUMPTION
 from weft.rpc.convert.resumption import to_message as to_resumption_message
 from weft.rpc.convert.resumption import to_resumption
@@ -222,11 +223,13 @@ def to_generate_request(request: Request) -> pb.GenerateRequest:
         data_parallel_rank=request.data_parallel_rank,
     )
     if request.params.extra_args:
-        message.kv_transfer_params_json = _to_json(request.params.extra_args[KEY])
+        message.kv_transfer_params_json = to_json(KEY, request.params.extra_args[KEY]).decode()
     message.tokenized.input_ids.extend(request.prompt_token_ids)
     message.tokenized.original_text = request.prompt or ""
     if request.resumption is not None:
         message.weft_resumption.CopyFrom(to_resumption_message(request.resumption))
+    if request.media is not None:
+        message.media_refs.CopyFrom(to_media_refs(request.media))
     return message
 
 
@@ -237,13 +240,6 @@ def wire_id(request: Request) -> str:
     if request.resumption is None:
         return request.request_id
     return f"{request.request_id}+{request.resumption.number}"
-
-
-def _to_json(transfer: dict[str, Any]) -> str:
-    try:
-        return json.dumps(transfer, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(KEY, f"{KEY} must be JSON: {error}") from None
 
 
 def not_on_this_wire(name: str) -> BadRequest:

@@ -24,14 +24,14 @@ from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
 from weft.web.anthropic.unsupported import ThreadUnsupported, beyond_api, refuse_unsupported
 from weft.web.anthropic.writer import MessageShape, MessageWriter
-from weft.web.chat.prompt import render
+from weft.web.chat.prompt import render_turn
 from weft.web.chat.run import prepare_turn, run_turn
 from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer, Call, Dialect, Events
 from weft.web.http.sse import named_event
 from weft.web.inference.call import ModelCall, model_endpoint
-from weft.web.inference.rendered import refuse_media, to_tokens_body
+from weft.web.inference.rendered import num_prompt_tokens, refuse_media, to_tokens_body
 from weft.web.served import Served
 
 # Fields that the newer version dropped are accepted with both; versions before the first one listed have unnamed
@@ -103,7 +103,12 @@ async def count_tokens(call: ModelCall) -> Answer:
     check_version(call.headers)
     turn = to_turn(call, body)
     check_tools(turn.tools, turn.tool_choice)
-    text = await render(call.served, turn)
+    rendered = await render_turn(call.served, turn)
+    if rendered.media is not None:
+        with _own_names():
+            request = (await prepare_turn(call.served, turn)).request
+        return CountAnswer(input_tokens=num_prompt_tokens(request, "messages"))
+    text = rendered.text
     tokenizer = call.served.tokenizer
     check_length(len(text), tokenizer, call.served.client.info.limits)
     token_ids = await tokenizer.soon(

@@ -26,6 +26,16 @@ def refuse_media(request: Request, parameter: str) -> None:
         )
 
 
+def num_prompt_tokens(request: Request, parameter: str) -> int:
+    """Returns the number of tokens of a prompt; raises `BadRequest` if an engine counts its media only later."""
+    if request.media is not None:
+        raise BadRequest(
+            parameter,
+            f"{parameter} with media cannot be counted here: their tokens are not known yet",
+        )
+    return len(request.prompt_token_ids)
+
+
 def to_tokens_body(
     call: ModelCall,
     request: Request,

@@ -19,6 +19,7 @@ from weft.schema.responses import InputTokensBody, ResponsesBody
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import refuse_unsupported
+from weft.web.inference.rendered import num_prompt_tokens
 from weft.web.items.summary import INSTRUCTION, sealed
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED
@@ -40,7 +41,7 @@ class Lengths:
                 raise BadRequest(
                     "input", "input approves calls of tools, whose results are not known yet"
                 )
-            return InputTokens(input_tokens=len(request.prepared.request.prompt_token_ids))
+            return InputTokens(input_tokens=num_prompt_tokens(request.prepared.request, "input"))
         finally:
             request.close()
 
