@@ -124,7 +124,7 @@ def _on_a_gpu(family: Family) -> str:
     if "use_parallel_residual" in family.reads:
         return "without `use_parallel_residual`"
     hears = family.tower is not None and family.tower.section is None
-    if not is_attention or not is_plain or hears:
+    if not is_attention or not is_plain or hears or family.has_layer_sizes:
         return "no"
     has_groups = family.experts is not None and family.experts.has_groups
     return "if `n_group` equals `topk_group`" if has_groups else "yes"
@@ -183,6 +183,18 @@ def _parts_of_families() -> tuple[str, ...]:
             "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
             "served like other decoders (docs/decisions/0052)."
         ),
+        _own_sizes(),
+    )
+
+
+def _own_sizes() -> str:
+    return (
+        "**Layers with sizes of their own** are in "
+        + _families(lambda family: family.has_layer_sizes)
+        + ": heads of two sizes, layers that attend to keys and values of an earlier layer, and an input of each "
+        "layer from a second embedding of the token. Keys and values that layers share are stored once. The "
+        "matrices of these inputs are never quantized and have no adapters, and prompts cannot be embeddings. Of "
+        "`gemma4` the text model is served; its towers are not loaded (docs/decisions/0103)."
     )
 
 

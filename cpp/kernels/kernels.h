@@ -72,7 +72,7 @@ struct NormVectors {
     const float* bias;
 };
 
-// One row: x += after(y) * scale, then x = sum(x), then out = before(x) as activations. Null leaves a part out.
+// One row: x += after(y) * scale, then x = sum(x * whole), then out = before(x) as activations. Null leaves a part out.
 struct ResidualTask {
     float* x;
     const float* y;
@@ -84,24 +84,27 @@ struct ResidualTask {
     int padded;
     float scale;
     float eps;
+    float whole = 1;
 };
 
 // One row's queries, keys and values after their product: applies norms and rope, and writes to the cache.
 struct HeadsTask {
-    float* qkv;  // [query heads + 2 * KV heads][padded head_dim], overwritten
+    // [query heads + 2 * KV heads][padded head_dim], overwritten; only queries if `keys` is null.
+    float* qkv;
     int num_heads;
     int num_kv_heads;
     int head_dim;
     int padded_dim;
     QkNorm norm;
-    const float* q_norm;  // weights for one head, or for all heads
+    const float* q_norm;  // weights for one head, or for all heads; null: each is 1
     const float* k_norm;
+    bool norms_values;  // each head of the values is normed, without weights
     float eps;
     const float* cosine;  // null if there is no rope
     const float* sine;
     int half;  // number of rotary pairs
     void* query;   // activations, [query heads][padded head_dim]
-    void* keys;  // the token's tile of the first KV head
+    void* keys;  // the token's tile of the first KV head; null: another layer has written keys and values
     void* values;  // the same
     int lane;      // place of the token in the tile
 };

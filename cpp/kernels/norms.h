@@ -77,6 +77,8 @@ void residual(const ResidualTask& task) {
         for_normed<Norm>(task, task.y, task.after,
                          [&](int i, Lanes y) { store(x + i, add(load(x + i), mul(y, scale))); });
     }
+    if (task.whole != 1.0F)
+        for (int i = 0; i < task.padded; i += kLanes) store(x + i, mul(load(x + i), splat(task.whole)));
     if (task.sum.weight != nullptr)
         for_normed<Norm>(task, x, task.sum, [&](int i, Lanes value) { store(x + i, value); });
     if (task.out == nullptr) return;

@@ -20,9 +20,19 @@ inline float widened(std::uint16_t activation) {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(activation) << 16U);
 }
 
+// A null weight stands for ones.
 inline void scale_row(float* x, int padded, float factor, const float* weight) {
-    for (int i = 0; i < padded; i += kLanes)
-        store(x + i, mul(mul(load(x + i), splat(factor)), load(weight + i)));
+    for (int i = 0; i < padded; i += kLanes) {
+        const Lanes value = mul(load(x + i), splat(factor));
+        store(x + i, weight == nullptr ? value : mul(value, load(weight + i)));
+    }
+}
+
+inline void norm_each_head(const HeadsTask& task, float* x, int num_heads, const float* weight) {
+    for (int head = 0; head < num_heads; head++) {
+        float* p = x + head * task.padded_dim;
+        scale_row(p, task.padded_dim, inverse_rms(p, task.head_dim, task.padded_dim, task.eps), weight);
+    }
 }
 
 inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const float* weight) {
@@ -30,17 +40,13 @@ inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const flo
         const int padded = num_heads * task.padded_dim;
         scale_row(x, padded, inverse_rms(x, num_heads * task.head_dim, padded, task.eps), weight);
     } else if (task.norm != QkNorm::kNone) {
-        for (int head = 0; head < num_heads; head++) {
-            float* p = x + head * task.padded_dim;
-            scale_row(p, task.padded_dim, inverse_rms(p, task.head_dim, task.padded_dim, task.eps),
-                      weight);
-        }
+        norm_each_head(task, x, num_heads, weight);
     }
 }
 
 inline void norm_queries_and_keys(const HeadsTask& task, float* q, float* k) {
     norm_heads(task, q, task.num_heads, task.q_norm);
-    norm_heads(task, k, task.num_kv_heads, task.k_norm);
+    if (task.keys != nullptr) norm_heads(task, k, task.num_kv_heads, task.k_norm);
 }
 
 // Rotates element i with element i + half.
@@ -85,12 +91,14 @@ void heads(const HeadsTask& task) {
     if (!is_after) norm_queries_and_keys(task, q, k);
     if (task.cosine != nullptr) {
         rotate(task, q, task.num_heads);
-        rotate(task, k, task.num_kv_heads);
+        if (task.keys != nullptr) rotate(task, k, task.num_kv_heads);
     }
     if (is_after) norm_queries_and_keys(task, q, k);
     auto* query = static_cast<typename E::Activation*>(task.query);
     for (int i = 0; i < task.num_heads * task.padded_dim; i += kLanes)
         E::store_activation(query + i, load(q + i));
+    if (task.keys == nullptr) return;
+    if (task.norms_values) norm_each_head(task, v, task.num_kv_heads, nullptr);
     if constexpr (E::kScaleBytes > 0) write_int8_cache<E>(task, k, v);
     else write_cache<E>(task, k, v);
 }

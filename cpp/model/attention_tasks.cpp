@@ -14,16 +14,18 @@ int latent_shares(const ModelSpec& spec, int num_pieces, int num_threads) {
 
 }  // namespace
 
-AttentionTasks::AttentionTasks(const Plan& plan, const ModelSpec& spec, int num_threads) {
+AttentionTasks::AttentionTasks(const Plan& plan, const ModelSpec& spec, const Heads& of_layer, int num_threads) {
     const auto num_pieces = static_cast<int>(plan.pieces.size());
-    if (plan.max_tokens == 1 && num_pieces >= 2 * num_threads) heads = spec.num_kv_heads;
+    if (plan.max_tokens == 1 && num_pieces >= 2 * num_threads) heads = of_layer.kv_count;
     if (spec.latent) latent_shares = weft::latent_shares(spec, num_pieces, num_threads);
-    count = num_pieces * per_piece(spec);
+    per_piece = of_layer.kv_count / heads * latent_shares;
+    count = num_pieces * per_piece;
 }
 
-int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, int num_tiles, int num_threads) {
+int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, const Heads& heads, int num_tiles,
+                   int num_threads) {
     if (spec.latent || tasks.count >= 2 * num_threads) return 1;
-    const int num_columns = spec.padded_dim() / kLanes;
+    const int num_columns = heads.padded_dim() / kLanes;
     // The work of the last thread to finish, in units of a share.
     const auto turns = [&](int shares) { return (tasks.count * shares + num_threads - 1) / num_threads; };
     int best = 1;

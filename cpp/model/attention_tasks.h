@@ -15,17 +15,17 @@ struct AttentionTasks {
     // Number of shares of the query heads, for latent attention, whose one KV head serves all of them: a task has one
     // share.
     int latent_shares = 1;
+    int per_piece = 1;
     int count = 0;
 
-    AttentionTasks(const Plan& plan, const ModelSpec& spec, int num_threads);
-
-    int per_piece(const ModelSpec& spec) const { return spec.num_kv_heads / heads * latent_shares; }
+    AttentionTasks(const Plan& plan, const ModelSpec& spec, const Heads& of_layer, int num_threads);
 };
 
 // Number of threads that share a task, if each row sees up to `num_tiles`: the smallest number with which all threads
 // finish soonest. 1 if there are enough tasks, if shares would be too small to gain anything, and for latent
 // attention.
-int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, int num_tiles, int num_threads);
+int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, const Heads& heads, int num_tiles,
+                   int num_threads);
 
 // Number of tiles that a row sees of a sequence with `num_tiles` tiles.
 int visible_tiles(const LayerSpec& layer, int num_tiles);

@@ -52,6 +52,7 @@ void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activat
     const int hidden = spec.padded_hidden();
     const std::size_t pairs = rows * most;
     if (activation_bytes != sizeof(float)) widened.make_room(rows, hidden, sizeof(float));
+    routed.make_room(rows, hidden, activation_bytes);
     logits.make_room(rows, columns, sizeof(float));
     taken.make_room(pairs, hidden, activation_bytes);
     inner.make_room(pairs, size, spec.is_int8() ? sizeof(float) : activation_bytes);
@@ -60,11 +61,11 @@ void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activat
     rounded.make_room(pairs, std::max(hidden, size), most_groups);
 }
 
-void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows,
-                     const RowsAt& out, ExpertLoads& loads) {
+void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, const RowsAt& routed,
+                     int rows, const RowsAt& out, ExpertLoads& loads) {
     const RowsAt& taken = parts_.space.taken.rows();
     const RowsAt& inner = parts_.space.inner.rows();
-    route(experts, weights, x, rows);
+    route(experts, weights, routed, rows);
     sort(experts);
     count(loads);
     for_each_row(static_cast<int>(rows_.size()), [&](int place) {
@@ -73,7 +74,7 @@ void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, co
     });
     multiply(weights.expert_up, taken, parts_.spec.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
     multiply(weights.expert_down, inner, Finish::kStore, parts_.space.results.rows());
-    for_each_row(rows, [&](int row) { add_up(experts, row, out.floats(row)); });
+    for_each_row(rows, [&](int row) { add_up(experts, weights, row, out.floats(row)); });
 }
 
 template <class Work>
@@ -100,6 +101,7 @@ void ExpertStep::route(const ExpertsSpec& experts, const LayerWeights& weights, 
         float* logits = parts_.space.logits.rows().floats(row);
         if (experts.is_sigmoid) choose_by_scores(experts, weights.router_correction, logits, row);
         else choose_by_logits(experts, logits, row);
+        if (experts.has_norms) scale(experts, weights.router_scales, row);
     });
 }
 
@@ -154,6 +156,13 @@ void ExpertStep::choose_by_scores(const ExpertsSpec& experts, const std::vector<
     for (const Choice* one = choices; one < end; one++) sum += logits[one->expert];
     for (Choice* one = choices; one < end; one++)
         one->weight = (experts.is_normalized ? logits[one->expert] / (sum + experts.epsilon) : logits[one->expert]) * experts.scale;
+}
+
+// Multiplies the weights of a row's experts by the experts' own factors.
+void ExpertStep::scale(const ExpertsSpec& experts, const std::vector<float>& scales, int row) {
+    Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+    for (Choice* one = choices; one < choices + experts.per_token; one++)
+        one->weight *= scales[static_cast<std::size_t>(one->expert)];
 }
 
 void ExpertStep::sort(const ExpertsSpec& experts) {
@@ -217,7 +226,7 @@ void ExpertStep::round(const Matrix& matrix, const RowsAt& x) {
                  [&](int place) { parts_.space.rounded.round(parts_.int8_kernels, matrix, x, place); });
 }
 
-void ExpertStep::add_up(const ExpertsSpec& experts, int row, float* out) const {
+void ExpertStep::add_up(const ExpertsSpec& experts, const LayerWeights& weights, int row, float* out) const {
     const int hidden = parts_.spec.padded_hidden();
     const RowsAt& results = parts_.space.results.rows();
     const Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
@@ -227,6 +236,9 @@ void ExpertStep::add_up(const ExpertsSpec& experts, int row, float* out) const {
         const float* result = results.floats(one->place);
         for (int i = 0; i < hidden; i++) sum[i] += result[i] * one->weight;
     }
+    if (experts.has_norms)
+        parts_.kernels.rms_residual({sum, nullptr, {}, weights.expert_norm_after.vectors(), {}, nullptr,
+                                     parts_.spec.hidden_size, hidden, 1.0F, parts_.spec.norm_eps});
     if (experts.shared_size == 0) {
         std::memcpy(out, sum, static_cast<std::size_t>(hidden) * sizeof(float));
         return;

@@ -20,6 +20,7 @@ struct ExpertSpace {
     void make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups);
 
     RowBuffer widened;  // float [padded_hidden], the router's input if activations are not floats
+    RowBuffer routed;  // activations [padded_hidden], the router's input if it has a norm of its own
     RowBuffer logits;   // float [columns of the router]
     // The following have a row for each pair of a row and one of its experts, ordered by expert.
     RowBuffer taken;    // activations [padded_hidden]
@@ -49,8 +50,9 @@ public:
 
     // Computes the results of a layer's experts for rows of activations, in `out` [rows][padded_hidden], which holds
     // the result of the shared expert, if any, on entry.
-    void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows, const RowsAt& out,
-             ExpertLoads& loads);
+    // `routed` are the same rows for the router.
+    void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, const RowsAt& routed, int rows,
+             const RowsAt& out, ExpertLoads& loads);
 
 private:
     // An expert that a row has chosen, with its weight.
@@ -72,12 +74,13 @@ private:
     static float choose(const ExpertsSpec& experts, const float* keys, Choice* choices);
     void choose_by_logits(const ExpertsSpec& experts, const float* logits, int row);
     void choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits, int row);
+    void scale(const ExpertsSpec& experts, const std::vector<float>& scales, int row);
     void sort(const ExpertsSpec& experts);
     void count(ExpertLoads& loads) const;
     void multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out);
     void multiply(const Matrix& matrix, const GemmTask& task, const Run& run) const;
     void round(const Matrix& matrix, const RowsAt& x);
-    void add_up(const ExpertsSpec& experts, int row, float* out) const;
+    void add_up(const ExpertsSpec& experts, const LayerWeights& weights, int row, float* out) const;
 
     const Parts parts_;
     std::vector<Choice> choices_;  // [rows][per_token], by expert number

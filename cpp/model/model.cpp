@@ -28,10 +28,14 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
       pool_(checked_threads(num_threads)),
       weights_(spec_, file, pool_),
       expert_loads_(spec_.layers.size()) {
-    std::size_t num_of_kind[2] = {};
+    std::size_t num_convolutions = 0;
+    std::size_t kv_start = 0;
     std::size_t slot_start = 0;
     for (const LayerSpec& layer : spec_.layers) {
-        places_.push_back(layer.recurrence ? 0 : num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
+        places_.push_back(num_convolutions);
+        if (layer.conv_width > 0) num_convolutions++;
+        kv_starts_.push_back(layer.kv_layer ? kv_starts_[static_cast<std::size_t>(*layer.kv_layer)] : kv_start);
+        if (layer.stores_kv()) kv_start += static_cast<std::size_t>(spec_.kv_parts()) * spec_.tile_bytes(layer);
         slot_starts_.push_back(slot_start);
         if (layer.recurrence) slot_start += static_cast<std::size_t>(sizes(*layer.recurrence).state_size());
     }
@@ -93,11 +97,9 @@ std::vector<const Adapter*> Model::adapters_of(const Batch& batch) const {
     return by_row;
 }
 
-std::size_t Model::layer_bytes() const {
-    return static_cast<std::size_t>(spec_.kv_parts()) * static_cast<std::size_t>(kv_shape_.num_tiles()) * spec_.tile_bytes();
+std::byte* Model::kv_of(int layer) const {
+    return kv_.data() + kv_starts_[static_cast<std::size_t>(layer)] * static_cast<std::size_t>(kv_shape_.num_tiles());
 }
-
-std::byte* Model::kv_of(int layer) const { return kv_.data() + places_[static_cast<std::size_t>(layer)] * layer_bytes(); }
 
 std::byte* Model::states_of(int layer) const {
     return states_.data() + places_[static_cast<std::size_t>(layer)] *
@@ -127,16 +129,21 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::i
     states_ = Region();
     slots_ = Region();
     kv_shape_ = {};
-    const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * spec_.tile_bytes();
-    kv_ = Region(static_cast<std::size_t>(spec_.kv_parts()) * half * spec_.num_attentions(), false);
+    const auto num_tiles = static_cast<std::size_t>(shape.num_tiles());
+    kv_ = Region(num_tiles * kLanes * spec_.kv_bytes_per_token(), false);
     if (spec_.has_states())
         states_ = Region(spec_.num_convolutions() * static_cast<std::size_t>(num_blocks) * spec_.state_bytes(), false);
     if (slot_bytes > 0 && num_state_slots > 0)
         slots_ = Region(static_cast<std::size_t>(num_state_slots) * slot_bytes, false);
     // The first keys and values of a layer use small pages: otherwise the first token would allocate, and clear, a
     // huge page in each, 120 MB for 30 layers, whatever the model's size.
-    for (std::size_t begin = 0; begin < kv_.size(); begin += half)
-        kv_.use_huge_pages(begin + kHugePage, begin + half);
+    std::size_t begin = 0;
+    for (const LayerSpec& layer : spec_.layers)
+        for (int part = 0; layer.stores_kv() && part < spec_.kv_parts(); part++) {
+            const std::size_t end = begin + num_tiles * spec_.tile_bytes(layer);
+            kv_.use_huge_pages(begin + kHugePage, end);
+            begin = end;
+        }
     kv_shape_ = shape;
 }
 
@@ -167,20 +174,36 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
-    if (!spec_.is_causal) grow(space_.tiles, 2 * plan.tiles.size() * spec_.tile_bytes());
-    grow(space_.gathered, 2 * plan.gathers.size() * spec_.tile_bytes());
+    if (!spec_.is_causal) grow(space_.tiles, 2 * plan.tiles.size() * spec_.most_tile_bytes());
+    grow(space_.gathered, 2 * plan.gathers.size() * spec_.most_tile_bytes());
+    if (spec_.per_layer_size > 0) {
+        space_.inputs.make_room(rows, spec_.padded_inputs(), sizeof(float));
+        space_.gated.make_room(most, spec_.padded_input(), act);
+    }
     space_.last_hidden.make_room(num_logits, hidden, sizeof(float));
     space_.last_attended.make_room(num_logits, mixed, act);
-    const AttentionTasks tasks(plan, spec_, pool_.size());
-    const int num_shares = shares_of_task(tasks, spec_, plan.max_tiles, pool_.size());
-    scratch_bytes_ = attention_scratch(tasks.heads, plan.max_tokens * spec_.group(), spec_.padded_dim(),
-                                       plan.max_tiles, num_shares);
+    make_scratch(plan);
+}
+
+// Makes room for the memory of attention, which is the same for all layers.
+void Model::make_scratch(const Plan& plan) {
+    scratch_bytes_ = 0;
+    int places = pool_.size();
+    for (const LayerSpec& layer : spec_.layers) {
+        if (!layer.has_attention()) continue;
+        const Heads heads = spec_.heads_of(layer);
+        const AttentionTasks tasks(plan, spec_, heads, pool_.size());
+        const int num_shares = shares_of_task(tasks, spec_, heads, plan.max_tiles, pool_.size());
+        scratch_bytes_ = std::max(scratch_bytes_, attention_scratch(tasks.heads, plan.max_tokens * heads.group(),
+                                                                    heads.padded_dim(), plan.max_tiles, num_shares));
+        // One place per thread if each thread has its own task, one per task if threads share tasks.
+        if (num_shares > 1) places = std::max(places, tasks.count);
+        if (spec_.has_like_heads()) break;
+    }
     if (spec_.num_cross_keys > 0)
         scratch_bytes_ = std::max(scratch_bytes_, attention_scratch(1, plan.max_tokens, spec_.padded_dim(),
                                                                     spec_.num_cross_tiles(), 1));
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
-    // One place per thread if each thread has its own task, one per task if threads share tasks.
-    const int places = num_shares == 1 ? pool_.size() : std::max(pool_.size(), tasks.count);
     grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(places));
 }
 

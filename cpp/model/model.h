@@ -44,6 +44,8 @@ struct Workspace {
     RoundedRows rounded;  // quantized input of an int8 product
     RowBuffer last_hidden;  // the wanted rows of the last layer
     RowBuffer last_attended;
+    RowBuffer inputs;  // float [padded_inputs], inputs of all layers
+    RowBuffer gated;  // activations [padded_input], a layer's input times its gate
     AdapterSpace adapters;
     ExpertSpace experts;
     LatentSpace latent;
@@ -112,8 +114,8 @@ private:
 
     void check_loaded() const;
     void make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits);
+    void make_scratch(const Plan& plan);
     std::vector<const Adapter*> adapters_of(const Batch& batch) const;
-    std::size_t layer_bytes() const;  // bytes of a layer's keys in the pool, or of its values
     std::byte* kv_of(int layer) const;
     std::byte* states_of(int layer) const;
     float* slots_of(int layer) const;
@@ -129,8 +131,9 @@ private:
     Region kv_;
     Region states_;
     Region slots_;
-    // Index of each layer among the layers of its kind: with attention, or with a convolution.
-    std::vector<std::size_t> places_;
+    std::vector<std::size_t> places_;  // by layer: number of convolution layers before it
+    // By layer: bytes of a tile of all layers before the one whose keys and values it sees.
+    std::vector<std::size_t> kv_starts_;
     std::vector<std::size_t> slot_starts_;  // by layer: offset of its floats in a slot
     std::vector<std::int32_t> cross_tiles_;  // tiles of keys that come with a sequence, in order
     Workspace space_;

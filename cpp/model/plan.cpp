@@ -28,7 +28,7 @@ void check_sizes(const ModelSpec& spec, const Batch& batch) {
     const std::size_t rows = batch.token_ids.size();
     if (rows == 0) refuse("token_ids is empty; a step has at least one row");
     if (rows > 1 << 20) refuse("token_ids has more than 2^20 rows");
-    if (rows * static_cast<std::size_t>(spec.num_kv_heads) > std::numeric_limits<std::int32_t>::max())
+    if (rows * static_cast<std::size_t>(spec.most_kv_heads()) > std::numeric_limits<std::int32_t>::max())
         refuse("token_ids has more rows than 2^31 / num_kv_heads");
     if (batch.positions.size() != rows) refuse("positions must have as many rows as token_ids");
     if (!batch.token_types.empty() && batch.token_types.size() != rows)
@@ -309,7 +309,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     if (spec.has_states()) check_states(kv, batch);
     if (spec.has_recurrences()) check_recurrences(kv, batch);
     const int rows = rows_of_task(spec, batch, attention_rows, num_threads);
-    Planner planner{spec, kv, batch, attention_tokens(rows, spec.group()), {}};
+    Planner planner{spec, kv, batch, attention_tokens(rows, spec.most_group()), {}};
     Plan& plan = planner.plan;
     plan.rows = static_cast<int>(batch.token_ids.size());
     plan.slots.assign(batch.slots.begin(), batch.slots.end());
@@ -320,7 +320,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
             plan.sequence_by_row.resize(static_cast<std::size_t>(batch.query_starts[i + 1]), static_cast<int>(i));
     }
     if (spec.is_causal && plan.gathers.empty() && batch.attend_ends.empty())
-        share_prefixes(plan, batch.positions, attention_tokens(attention_rows, spec.group()));
+        share_prefixes(plan, batch.positions, attention_tokens(attention_rows, spec.most_group()));
     return std::move(planner.plan);
 }
 

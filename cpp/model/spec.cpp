@@ -47,6 +47,8 @@ void check_experts(const ModelSpec& spec, const ExpertsSpec& experts) {
     need(widest * experts.count <= std::numeric_limits<int>::max(), "experts: count", "small enough for their size");
     check_groups_of(spec, experts.up_groups);
     check_groups_of(spec, experts.down_groups);
+    need(!experts.has_norms || (spec.norm == Norm::kRms && experts.shared_size > 0 && !experts.weighs_shared()),
+         "experts: has_norms", "false unless the norm is rms and there is a shared expert of weight 1");
 }
 
 void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
@@ -57,13 +59,49 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
          {layer.qkv_groups, layer.q_b_groups, layer.o_groups, layer.up_groups, layer.down_groups})
         check_groups_of(spec, groups);
     if (layer.experts) check_experts(spec, *layer.experts);
-    const bool has_whole_lanes = !layer.has_attention() || spec.value_dim() % kLanes == 0;
+    const int head_dim = spec.latent ? spec.value_dim() : spec.heads_of(layer).dim;
+    const bool has_whole_lanes = !layer.has_attention() || head_dim % kLanes == 0;
     need(!layer.o_groups || has_whole_lanes, "layers: o_groups", "none unless heads are whole lanes");
     need(!spec.latent || layer.rope, "layers: rope", "the index of one where attention is latent");
     need(!spec.latent || layer.conv_width == 0, "layers: conv_width", "0 where attention is latent");
     need(!spec.latent || !layer.recurrence, "layers: recurrence", "none where attention is latent");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
+}
+
+void check_heads(const ModelSpec& spec, std::size_t index) {
+    const LayerSpec& layer = spec.layers[index];
+    check_size(layer.num_kv_heads, "layers: num_kv_heads", 0);
+    check_size(layer.head_dim, "layers: head_dim", 0);
+    check_size(layer.intermediate_size, "layers: intermediate_size", 0);
+    const Heads heads = spec.heads_of(layer);
+    need(heads.count % heads.kv_count == 0, "layers: num_kv_heads", "a divisor of num_heads");
+    const std::int64_t columns = 2 * (static_cast<std::int64_t>(heads.count) + heads.kv_count) * heads.padded_dim();
+    need(columns <= std::numeric_limits<int>::max() / 2, "layers: head_dim", "small enough for num_heads");
+    if (layer.rope)
+        need(2 * static_cast<int>(spec.ropes[static_cast<std::size_t>(*layer.rope)].frequencies.size()) <=
+                 (spec.latent ? spec.latent->rope_size : heads.dim),
+             "ropes", "at most head_dim / 2 frequencies");
+    if (!layer.kv_layer) return;
+    need(*layer.kv_layer >= 0 && *layer.kv_layer < static_cast<int>(index), "layers: kv_layer", "of an earlier layer");
+    const LayerSpec& maker = spec.layers[static_cast<std::size_t>(*layer.kv_layer)];
+    const Heads made = spec.heads_of(maker);
+    need(layer.has_attention() && maker.stores_kv() && made.kv_count == heads.kv_count && made.dim == heads.dim,
+         "layers: kv_layer", "of a layer with attention and such heads");
+}
+
+// Checks what only some decoders have: heads that differ between layers, and inputs of layers.
+void check_layers(const ModelSpec& spec) {
+    check_size(spec.per_layer_size, "per_layer_size", 0);
+    const bool is_plain = spec.is_causal && !spec.latent && !spec.has_output_gate && spec.num_cross_keys == 0 &&
+                          spec.qk_norm != QkNorm::kFull && !spec.joins_hidden && !spec.is_parallel();
+    need(is_plain || spec.has_like_heads(), "layers: num_kv_heads, head_dim and kv_layer",
+         "those of the model unless for a decoder with plain attention");
+    need(is_plain || (spec.per_layer_size == 0 && !spec.has_layer_scales && !spec.has_value_norm),
+         "per_layer_size, has_layer_scales and has_value_norm", "unset unless for a decoder with plain attention");
+    need(spec.per_layer_size == 0 || (spec.norm == Norm::kRms && spec.padded_inputs() <= 1 << 24), "per_layer_size",
+         "small, and 0 unless the norm is rms");
+    for (std::size_t i = 0; i < spec.layers.size(); i++) check_heads(spec, i);
 }
 
 void check_sizes(const ModelSpec& spec) {
@@ -162,10 +200,44 @@ void check_join(const ModelSpec& spec) {
 
 }  // namespace
 
-std::size_t ModelSpec::tile_bytes() const {
-    const int head = padded_dim() * kLanes * kv_element_bytes();
+std::size_t ModelSpec::tile_bytes(const LayerSpec& layer) const {
+    const Heads heads = heads_of(layer);
+    const int head = heads.padded_dim() * kLanes * kv_element_bytes();
     const int scales = has_int8_cache ? kInt8ScaleBytes : 0;
-    return static_cast<std::size_t>(num_kv_heads) * static_cast<std::size_t>(head + scales);
+    return static_cast<std::size_t>(heads.kv_count) * static_cast<std::size_t>(head + scales);
+}
+
+std::size_t ModelSpec::most_tile_bytes() const {
+    std::size_t most = 0;
+    for (const LayerSpec& layer : layers)
+        if (layer.has_attention()) most = std::max(most, tile_bytes(layer));
+    return most;
+}
+
+std::size_t ModelSpec::kv_bytes_per_token() const {
+    std::size_t tiles = 0;
+    for (const LayerSpec& layer : layers)
+        if (is_causal && layer.stores_kv()) tiles += tile_bytes(layer);
+    return static_cast<std::size_t>(kv_parts()) * tiles / kLanes;
+}
+
+int ModelSpec::most_group() const {
+    int most = num_attentions() == 0 ? heads().group() : 0;
+    for (const LayerSpec& layer : layers)
+        if (layer.has_attention()) most = std::max(most, heads_of(layer).group());
+    return most;
+}
+
+int ModelSpec::most_kv_heads() const {
+    int most = num_kv_heads;
+    for (const LayerSpec& layer : layers) most = std::max(most, layer.num_kv_heads);
+    return most;
+}
+
+bool ModelSpec::has_like_heads() const {
+    return std::none_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
+        return layer.num_kv_heads > 0 || layer.head_dim > 0 || layer.kv_layer;
+    });
 }
 
 std::size_t ModelSpec::num_convolutions() const {
@@ -178,14 +250,21 @@ std::size_t ModelSpec::num_attentions() const {
     return static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_one));
 }
 
+int ModelSpec::qkv_size(const LayerSpec& layer) const {
+    if (latent) return queries_size() + padded_dim();
+    if (has_output_gate) return first_gate() + query_size();
+    const Heads heads = heads_of(layer);
+    return heads.query_size() + (layer.kv_layer ? 0 : 2 * heads.kv_size());
+}
+
 int ModelSpec::parts_size(const LayerSpec& layer) const {
     if (layer.recurrence) return sizes(*layer.recurrence).made;
-    return layer.conv_width > 0 ? 3 * hidden_size : qkv_size();
+    return layer.conv_width > 0 ? 3 * hidden_size : qkv_size(layer);
 }
 
 int ModelSpec::mixed_size(const LayerSpec& layer) const {
     if (layer.recurrence) return sizes(*layer.recurrence).padded_inner();
-    return layer.conv_width > 0 ? padded_hidden() : query_size();
+    return layer.conv_width > 0 ? padded_hidden() : heads_of(layer).query_size();
 }
 
 int ModelSpec::most_made() const {
@@ -249,12 +328,13 @@ void check(const ModelSpec& spec) {
     need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());
-        need(pairs >= 1 && 2 * pairs <= spec.head_dim, "ropes", "at most head_dim / 2 frequencies");
+        need(pairs >= 1, "ropes", "of at least a frequency");
         need(rope.axes.empty() || rope.axes.size() == rope.frequencies.size(), "ropes: axes", "one for each frequency");
         for (const int axis : rope.axes) need(axis >= 0 && axis <= 2, "ropes: axes", "from 0 to 2");
     }
     check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
+    check_layers(spec);
     for (const LayerSpec& layer : spec.layers) check_recurrence(spec, layer);
     check_convolutions(spec);
     check_projections(spec);

@@ -43,6 +43,9 @@ struct ExpertsSpec {
     int groups_per_token = 1;
     float scale = 1;  // factor of the weights
     float epsilon = 1e-20F;  // added to the sum of scores before the division that normalizes them
+    // Router and experts read the hidden state by norms of their own; results are normed before they are added to those
+    // of the shared expert, and each expert has a factor of its weights.
+    bool has_norms = false;
     std::optional<GroupFormat> up_groups;
     std::optional<GroupFormat> down_groups;
 
@@ -62,11 +65,28 @@ struct LatentSpec {
     float norm_eps = 0;
 };
 
+// Sizes of the heads of a layer with attention.
+struct Heads {
+    int count = 0;
+    int kv_count = 0;
+    int dim = 0;
+
+    int group() const { return count / kv_count; }
+    int padded_dim() const { return round_up(dim, kLanes); }
+    int query_size() const { return count * padded_dim(); }
+    int kv_size() const { return kv_count * padded_dim(); }
+};
+
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     // Number of keys that a row sees, itself included: on either side, or before it if causal.
     std::optional<int> window;
     bool has_attention_norm = true;  // may be False if the norms come before
+    // Sizes that differ from the model's; 0: they do not.
+    int num_kv_heads = 0;
+    int head_dim = 0;
+    int intermediate_size = 0;
+    std::optional<int> kv_layer;  // index of the earlier layer whose keys and values the rows see
     int conv_width = 0;  // width of the short convolution that replaces attention; 0: none
     std::optional<RecurrentSpec> recurrence;  // replaces attention
     // Formats of matrices with scales per group; others have the model's format.
@@ -79,6 +99,7 @@ struct LayerSpec {
     std::optional<ExpertsSpec> experts;
 
     bool has_attention() const { return conv_width == 0 && !recurrence; }
+    bool stores_kv() const { return has_attention() && !kv_layer; }
 };
 
 // Rows from another width to the model's, or from it to another: an optional norm of each `norm_size` elements, an
@@ -124,6 +145,10 @@ struct ModelSpec {
     bool has_output_gate = false;
     // Each head has a score that adds to the sum of weights and has no value.
     bool has_sinks = false;
+    bool has_value_norm = false;  // each head of the values is normed, without weights
+    // Size of the input that each layer has of its own, from a second embedding of the row's token; 0: none.
+    int per_layer_size = 0;
+    bool has_layer_scales = false;  // a factor of the hidden state that leaves a layer
     float swiglu_limit = 0;  // limit of gate and up, combined as in gpt-oss; 0: use `activation`
     float swiglu_alpha = 1;
     float final_soft_cap = 0;      // 0: none
@@ -163,17 +188,28 @@ struct ModelSpec {
     // With a gate, a panel has 16 columns of gate and 16 of up.
     int padded_inner(int size) const { return round_up(size, is_gated ? kLanes : kPanelColumns); }
     // Size of the MLP or shared expert that all rows of a layer use; 0: none.
-    int mlp_size(const LayerSpec& layer) const { return layer.experts ? layer.experts->shared_size : intermediate_size; }
+    int mlp_size(const LayerSpec& layer) const {
+        if (layer.experts) return layer.experts->shared_size;
+        return layer.intermediate_size > 0 ? layer.intermediate_size : intermediate_size;
+    }
+    // Sizes of the heads of layers without sizes of their own, and of a layer.
+    Heads heads() const { return {num_heads, num_kv_heads, head_dim}; }
+    Heads heads_of(const LayerSpec& layer) const {
+        return {num_heads, layer.num_kv_heads > 0 ? layer.num_kv_heads : num_kv_heads,
+                layer.head_dim > 0 ? layer.head_dim : head_dim};
+    }
+    int most_group() const;  // maximum over all layers with attention: query heads per KV head
+    int most_kv_heads() const;
+    // Sizes of a layer's own input, and of those of all layers, padded.
+    int padded_input() const { return round_up(per_layer_size, kPanelColumns); }
+    int padded_inputs() const { return round_up(static_cast<int>(layers.size()) * per_layer_size, kPanelColumns); }
     int most_inner() const;  // maximum over all MLPs and experts, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
     // Columns of the first product of a layer: queries, keys and values, or the vectors that they are made from; then
     // gates.
     int first_gate() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
-    int qkv_size() const {
-        if (latent) return queries_size() + padded_dim();
-        return first_gate() + (has_output_gate ? query_size() : 0);
-    }
+    int qkv_size(const LayerSpec& layer) const;
     // Sizes of latent attention: a head's query before the latent space, all queries of the first product, and a
     // head's values.
     int padded_query() const { return round_up(latent->key_size + latent->rope_size, kLanes); }
@@ -190,13 +226,14 @@ struct ModelSpec {
     // it that the next product reads.
     int parts_size(const LayerSpec& layer) const;
     int mixed_size(const LayerSpec& layer) const;
-    int out_depth(const LayerSpec& layer) const { return layer.has_attention() ? output_size() : mixed_size(layer); }
+    int out_depth(const LayerSpec& layer) const { return layer.has_attention() && latent ? output_size() : mixed_size(layer); }
     int most_made() const;  // maximum over all layers: columns of all products of a layer's input
     int most_mixed() const;
     int most_out_depth() const;
     int most_convolved() const;  // maximum number of channels of a recurrence; 0: no layer has one
     std::size_t num_convolutions() const;
     std::size_t num_attentions() const;
+    bool has_like_heads() const;  // True if no layer has heads or keys that differ from those of other layers
     // True if blocks hold states of convolution layers beside keys and values.
     bool has_states() const { return num_convolutions() > 0; }
     std::size_t state_bytes() const;  // bytes of a block in one convolution layer
@@ -214,10 +251,9 @@ struct ModelSpec {
         return 2 * layers.size() * static_cast<std::size_t>(num_cross_tiles()) * cross_tile_bytes();
     }
     // Bytes of the keys of 16 tokens in a layer, all heads; values take the same.
-    std::size_t tile_bytes() const;
-    std::size_t kv_bytes_per_token() const {
-        return is_causal ? static_cast<std::size_t>(kv_parts()) * num_attentions() * tile_bytes() / kLanes : 0;
-    }
+    std::size_t tile_bytes(const LayerSpec& layer) const;
+    std::size_t most_tile_bytes() const;  // maximum over all layers with attention
+    std::size_t kv_bytes_per_token() const;
 };
 
 // Throws std::invalid_argument that names the field at fault.

@@ -42,11 +42,14 @@ private:
     void attend(int index);
     void cross(int index);
     AttentionTask cross_task(int index, int number) const;
-    AttentionTask attention_task(int index, int number) const;
+    AttentionTask attention_task(int index, const AttentionTasks& tasks, int number) const;
     void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
     void add_deep(int index);
+    void make_inputs();
+    void add_input(int index, const LayerRows& rows);
+    void add_experts(int index, const LayerRows& rows);
     void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
     template <class Task, class Gemm>
     void share(const Matrix& matrix, const Task& task, Gemm gemm);
@@ -57,6 +60,7 @@ private:
         const NormWeights& sum;
         const NormWeights& before;
         bool is_end = false;  // True if no product follows
+        float whole = 1;
     };
     void residual(const RowsAt& hidden, int row, const float* added, const Norms& norms);
     void head();
@@ -68,7 +72,8 @@ private:
     int end_layer() const { return batch_.end_layer == 0 ? static_cast<int>(spec_.layers.size()) : batch_.end_layer; }
 
     std::byte* layer_keys(int index) const;
-    std::byte* layer_values(int index) const { return layer_keys(index) + half_layer_; }
+    std::byte* layer_values(int index) const { return layer_keys(index) + half_layer(index); }
+    std::size_t half_layer(int index) const;
 
     Model& model_;
     const ModelSpec& spec_;
@@ -76,9 +81,7 @@ private:
     const Plan& plan_;
     const std::span<float> outputs_;
     void (*const residual_)(const ResidualTask&);
-    const AttentionTasks attention_tasks_;
     const float attention_scale_;
-    const std::size_t half_layer_;  // bytes of a layer's keys, or of its values
     std::vector<std::ptrdiff_t> rope_starts_;  // offsets in the workspace, in floats
     const std::vector<const Adapter*> adapter_by_row_;
     // Embeddings that come with the batch, else null; empty if there are none.

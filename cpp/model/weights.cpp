@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -41,13 +42,15 @@ std::size_t table_elements(const ModelSpec& spec) {
     const bool has_table = !shares_embedding(spec) && !spec.joins_hidden;
     const auto tokens = static_cast<std::size_t>(has_table ? spec.vocab_size : 0);
     const auto others = static_cast<std::size_t>(spec.num_positions) + static_cast<std::size_t>(spec.num_token_types);
-    return (tokens + others) * static_cast<std::size_t>(spec.hidden_size);
+    const std::size_t inputs = spec.layers.size() * static_cast<std::size_t>(spec.per_layer_size);
+    return (tokens + others) * static_cast<std::size_t>(spec.hidden_size) +
+           static_cast<std::size_t>(spec.vocab_size) * inputs;
 }
 
 // Sums `bytes` over the shapes of all packed matrices.
 template <class Bytes>
 std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
-    std::size_t sum = bytes(head_shape(spec)) + 2 * bytes(join_shape(spec));
+    std::size_t sum = bytes(head_shape(spec)) + 2 * bytes(join_shape(spec)) + bytes(inputs_shape(spec));
     for (const ProjectionSpec& projection : spec.projections) {
         const auto [up, down] = projection_shapes(projection);
         sum += bytes(up) + bytes(down);
@@ -55,7 +58,8 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
-               bytes(shapes.unrounded) + bytes(shapes.cross_q) + bytes(shapes.cross_o);
+               bytes(shapes.unrounded) + bytes(shapes.cross_q) + bytes(shapes.cross_o) + bytes(shapes.input_gate) +
+               bytes(shapes.input_down);
         sum += shapes.num_latent_heads * (bytes(shapes.head_key) + bytes(shapes.head_value));
         if (shapes.num_experts == 0) continue;
         sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
@@ -110,62 +114,6 @@ Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, T
 
 }  // namespace
 
-LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
-    const int hidden = spec.padded_hidden();
-    const bool is_int8 = spec.is_int8();
-    const auto up = [&](int size, const std::optional<GroupFormat>& groups) {
-        const int columns = round_up((spec.is_gated ? 2 : 1) * spec.padded_inner(size), kPanelColumns);
-        return size == 0 ? PackedShape{} : PackedShape{hidden, columns, is_int8, groups};
-    };
-    const auto down = [&](int size, const std::optional<GroupFormat>& groups) {
-        return size == 0 ? PackedShape{} : PackedShape{spec.padded_inner(size), hidden, is_int8, groups};
-    };
-    const int size = spec.mlp_size(layer);
-    const int columns = round_up(spec.parts_size(layer), kPanelColumns);
-    LayerShapes shapes{{hidden, columns, is_int8, layer.qkv_groups},
-                       {spec.out_depth(layer), hidden, is_int8, layer.o_groups},
-                       up(size, layer.up_groups),
-                       down(size, layer.down_groups)};
-    if (const std::optional<ExpertsSpec>& experts = layer.experts) {
-        shapes.num_experts = static_cast<std::size_t>(experts->count);
-        shapes.router = {hidden, round_up(experts->router_columns(), kPanelColumns), false, std::nullopt, true};
-        shapes.expert_up = up(experts->inner_size, experts->up_groups);
-        shapes.expert_down = down(experts->inner_size, experts->down_groups);
-    }
-    if (spec.num_cross_keys > 0) add_cross_shapes(spec, shapes);
-    if (layer.conv_width > 0) shapes.num_made = 1;
-    if (layer.recurrence) {
-        const RecurrentSizes recurrence = sizes(*layer.recurrence);
-        shapes.num_made = static_cast<std::size_t>(recurrence.num_matrices);
-        if (recurrence.unrounded > 0) shapes.unrounded = {hidden, round_up(recurrence.unrounded, kPanelColumns), false};
-    }
-    if (const std::optional<LatentSpec>& latent = spec.latent) {
-        const int low = round_up(latent->query_rank, kLanes);
-        const int queries = round_up(spec.num_heads * spec.padded_query(), kPanelColumns);
-        if (low > 0) shapes.q_b = {low, queries, is_int8, layer.q_b_groups};
-        shapes.num_latent_heads = static_cast<std::size_t>(spec.num_heads);
-        shapes.head_key = {latent->key_size, round_up(latent->rank, kPanelColumns), false};
-        shapes.head_value = {latent->rank, round_up(spec.padded_value(), kPanelColumns), false};
-    }
-    return shapes;
-}
-
-PackedShape head_shape(const ModelSpec& spec) {
-    const int columns = spec.has_head ? round_up(spec.head_columns(), kPanelColumns) : 0;
-    return {spec.padded_hidden(), columns, spec.has_int8_head()};
-}
-
-PackedShape join_shape(const ModelSpec& spec) {
-    const int size = spec.joins_hidden ? spec.padded_hidden() : 0;
-    return {size, size, false};
-}
-
-std::pair<PackedShape, PackedShape> projection_shapes(const ProjectionSpec& spec) {
-    const PackedShape down{spec.depth(), round_up(spec.output, kPanelColumns), false};
-    if (spec.inner == 0) return {PackedShape{}, down};
-    return {{round_up(spec.input, kPanelColumns), spec.depth(), false}, down};
-}
-
 std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
@@ -183,9 +131,10 @@ Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, T
     }
     for (std::size_t i = 0; i < projections.size(); i++) place_projection(spec.projections[i], projections[i]);
     if (spec.joins_hidden) place_join();
-    else if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
-    place_table("positions", positions_, spec.num_positions);
-    place_table("token_types", token_types_, spec.num_token_types);
+    else if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size, spec.hidden_size);
+    place_table("positions", positions_, spec.num_positions, spec.hidden_size);
+    place_table("token_types", token_types_, spec.num_token_types, spec.hidden_size);
+    if (spec.per_layer_size > 0) place_inputs();
     if (file_ && file_->is_published) find_vectors();
 }
 
@@ -212,14 +161,17 @@ void Weights::visit_vectors(const Visit& visit) {
              {&recurrent.step_bias, &recurrent.a_log, &recurrent.skip, &recurrent.output_scale})
             visit(*vector);
         visit(layer.router_correction);
+        visit(layer.router_norm);
+        visit(layer.router_scales);
+        visit(layer.scale);
         visit(layer.sinks);
         visit(layer.q_a_norm);
         visit(layer.kv_a_norm);
         for (NormWeights* of : layer.norms())
             of_norm(*of);
     }
-    for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &norm}) of_norm(*of);
-    for (Matrix* matrix : {&join_embed, &join_hidden, &head}) of_matrix(*matrix);
+    for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &inputs_norm, &norm}) of_norm(*of);
+    for (Matrix* matrix : {&join_embed, &join_hidden, &inputs_join, &head}) of_matrix(*matrix);
     for (ProjectionWeights& projection : projections) {
         of_norm(projection.norm);
         for (Matrix* matrix : {&projection.up, &projection.down}) of_matrix(*matrix);
@@ -279,23 +231,28 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     layer.unrounded = matrix_of(shapes.unrounded);
     if (spec.recurrence) place_recurrence(prefix, layer, *spec.recurrence);
     else if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
-    else place_attention(prefix, layer, shapes);
+    else place_attention(prefix, layer, spec, shapes);
     if (spec_.num_cross_keys > 0) place_cross(prefix, layer, shapes);
     if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
+    if (spec_.per_layer_size > 0) place_input(prefix, layer, shapes);
+    if (spec_.has_layer_scales) place_vector(prefix + "scale", layer.scale, 1);
     place_norms(prefix, layer, spec);
 }
 
-void Weights::place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes) {
+void Weights::place_attention(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec,
+                              const LayerShapes& shapes) {
     const ModelSpec& s = spec_;
     if (s.latent) place_latent(prefix, layer, shapes);
-    else place_queries(prefix, layer);
-    place_matrix(prefix + "o", {&layer.o, 0, s.hidden_size, s.num_heads * s.value_dim(), Order::kPlain, s.value_dim(), true});
+    else place_queries(prefix, layer, spec);
+    const int dim = s.heads_of(spec).dim;
+    const int value_dim = s.latent ? s.value_dim() : dim;
+    place_matrix(prefix + "o", {&layer.o, 0, s.hidden_size, s.num_heads * value_dim, Order::kPlain, value_dim, true});
     if (s.has_sinks) place_vector(prefix + "sinks", layer.sinks, s.num_heads);
     if (s.qk_norm == QkNorm::kNone) return;
     const bool is_full = s.qk_norm == QkNorm::kFull;
-    place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1);
-    place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1);
+    place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1, dim);
+    if (!spec.kv_layer) place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1, dim);
 }
 
 void Weights::place_join() {
@@ -326,21 +283,23 @@ void Weights::place_projection(const ProjectionSpec& spec, ProjectionWeights& pr
     place_matrix(prefix + "up", {&projection.up, 0, inner, spec.input, Order::kPlain, spec_.head_dim, false, false});
 }
 
-void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
+void Weights::place_queries(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
     const ModelSpec& s = spec_;
-    const int q_rows = s.num_heads * s.head_dim;
-    const int kv_rows = s.num_kv_heads * s.head_dim;
-    const int k_column = s.query_size();
-    const int v_column = k_column + s.num_kv_heads * s.padded_dim();
+    const Heads heads = s.heads_of(spec);
+    const int q_rows = heads.count * heads.dim;
+    const int kv_rows = heads.kv_count * heads.dim;
+    const int k_column = heads.query_size();
+    const int v_column = k_column + heads.kv_size();
     if (s.has_output_gate) {  // the gates of a head follow its query
         const int dim = s.head_dim;
         const std::vector<Run> runs{{dim, 0, s.padded_dim()}, {dim, s.first_gate(), s.padded_dim()}};
         place_matrix(prefix + "q", {&layer.qkv, 0, 2 * q_rows, s.hidden_size, Order::kRuns, dim, false, true, runs});
     } else {
-        place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, s.head_dim});
+        place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, heads.dim});
     }
-    place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
-    place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
+    if (spec.kv_layer) return;
+    place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, s.hidden_size, Order::kHeads, heads.dim});
+    place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, s.hidden_size, Order::kHeads, heads.dim});
 }
 
 void Weights::place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters) {
@@ -360,6 +319,7 @@ void Weights::place_experts(const std::string& prefix, LayerWeights& layer, cons
     layer.router = matrix_of(shapes.router);
     place_matrix(prefix + "router", {&layer.router, 0, experts.count, hidden, Order::kPlain, dim, false, false});
     if (experts.is_sigmoid) place_vector(prefix + "router_correction", layer.router_correction, experts.count);
+    if (experts.has_norms) place_expert_norms(prefix, layer, experts);
     if (experts.weighs_shared())
         place_matrix(prefix + "shared_gate", {&layer.router, experts.count, 1, hidden, Order::kPlain, dim, false, false});
     for (std::size_t i = 0; i < shapes.num_experts; i++) {
@@ -405,15 +365,15 @@ void Weights::place_vector(const std::string& name, std::vector<float>& vector, 
     missing_.insert(name);
 }
 
-void Weights::place_head_norm(const std::string& name, NormWeights& norm, int num_heads) {
-    vectors_.insert({name, {&norm.weight, num_heads * spec_.head_dim, spec_.head_dim, spec_.padded_dim()}});
+void Weights::place_head_norm(const std::string& name, NormWeights& norm, int num_heads, int head_dim) {
+    vectors_.insert({name, {&norm.weight, num_heads * head_dim, head_dim, round_up(head_dim, kLanes)}});
     missing_.insert(name);
 }
 
-void Weights::place_table(const std::string& name, Table& table, int count) {
+void Weights::place_table(const std::string& name, Table& table, int count, int width) {
     if (count == 0) return;
-    const auto elements = static_cast<std::size_t>(count) * static_cast<std::size_t>(spec_.hidden_size);
-    table = {take(elements * static_cast<std::size_t>(element_bytes(spec_.element))), count};
+    const auto elements = static_cast<std::size_t>(count) * static_cast<std::size_t>(width);
+    table = {take(elements * static_cast<std::size_t>(element_bytes(spec_.element))), count, width};
     tables_.emplace(name, &table);
     missing_.insert(name);
 }
@@ -460,7 +420,7 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
     }
     if (source.stored == Stored::kGrouped && place == places_.end()) refuse(name, "must not be in groups");
     if (table != tables_.end()) {  // the table may also be stored as a matrix
-        check_shape(name, source, table->second->count, spec_.hidden_size);
+        check_shape(name, source, table->second->count, table->second->width);
         is_finite = load_table(*table->second, source, pool);
     }
     if (place != places_.end()) {
@@ -484,11 +444,11 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
 }
 
 bool Weights::load_table(const Table& table, const Source& source, ThreadPool& pool) const {
-    const std::int64_t hidden = spec_.hidden_size;
+    const std::int64_t width = table.width;
     std::atomic<bool> is_finite = true;
     for_rows(pool, source, table.count, [&](int first, int last) {
-        copy_elements(source, first * hidden, last * hidden, spec_.element, table.rows);
-        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
+        copy_elements(source, first * width, last * width, spec_.element, table.rows);
+        if (!weft::is_finite(source, first * width, last * width)) is_finite = false;
     });
     return is_finite;
 }
@@ -511,15 +471,33 @@ void Weights::add_place(int token_type, int position, float* out) const {
     if (positions_.count > 0) for_row(positions_, position + spec_.position_offset, add);
 }
 
+void Weights::add_inputs(int token, float* inputs) const {
+    const int size = spec_.per_layer_size;
+    const float by = 1.0F / std::sqrt(static_cast<float>(spec_.hidden_size));
+    for (std::size_t layer = 0; layer < layers.size(); layer++) {
+        float* input = inputs + static_cast<std::ptrdiff_t>(layer) * size;
+        float squares = 0.0F;
+        for (int i = 0; i < size; i++) {
+            input[i] *= by;
+            squares += input[i] * input[i];
+        }
+        const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(size) + spec_.norm_eps);
+        for (int i = 0; i < size; i++) input[i] *= inverse * inputs_norm.weight[static_cast<std::size_t>(i)];
+    }
+    const float own = std::sqrt(static_cast<float>(size));
+    const float both = std::sqrt(0.5F);
+    for_row(inputs_, token, [&](int i, float value) { inputs[i] = (inputs[i] + value * own) * both; });
+}
+
 template <class Put>
 void Weights::for_row(const Table& table, int row, const Put& put) const {
-    const auto start = static_cast<std::size_t>(row) * static_cast<std::size_t>(spec_.hidden_size);
+    const auto start = static_cast<std::size_t>(row) * static_cast<std::size_t>(table.width);
     if (spec_.element == Element::kFloat32) {
         const float* values = reinterpret_cast<const float*>(table.rows) + start;
-        for (int i = 0; i < spec_.hidden_size; i++) put(i, values[i]);
+        for (int i = 0; i < table.width; i++) put(i, values[i]);
     } else {
         const auto* bits = reinterpret_cast<const std::uint16_t*>(table.rows) + start;
-        for (int i = 0; i < spec_.hidden_size; i++) put(i, widen_bfloat16(bits[i]));
+        for (int i = 0; i < table.width; i++) put(i, widen_bfloat16(bits[i]));
     }
 }
 

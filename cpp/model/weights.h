@@ -56,6 +56,15 @@ struct LayerWeights {
     std::vector<float> router_correction;  // by expert, for routers with sigmoid scores
     std::vector<Matrix> expert_up;
     std::vector<Matrix> expert_down;
+    std::vector<float> router_norm;  // padded; empty if the router reads what the experts read
+    std::vector<float> router_scales;  // by expert
+    NormWeights shared_norm;  // of the results of the shared expert
+    NormWeights expert_norm_before;
+    NormWeights expert_norm_after;
+    Matrix input_gate;  // of the layer's own input; never quantized
+    Matrix input_down;
+    NormWeights input_norm;
+    std::vector<float> scale;  // one number; empty if there is none
     std::vector<float> sinks;  // by query head; empty if there are none
     NormWeights q_norm;  // for one head, or for all heads
     NormWeights k_norm;
@@ -67,12 +76,13 @@ struct LayerWeights {
     NormWeights mlp_norm_sum;
 
     // All matrices but those of experts and of latent heads; and all norms.
-    std::array<Matrix*, 9> matrices() {
-        return {&qkv, &unrounded, &q_b, &o, &cross_q, &cross_o, &up, &down, &router};
+    std::array<Matrix*, 11> matrices() {
+        return {&qkv, &unrounded, &q_b, &o, &cross_q, &cross_o, &up, &down, &router, &input_gate, &input_down};
     }
-    std::array<NormWeights*, 9> norms() {
+    std::array<NormWeights*, 13> norms() {
         return {&q_norm, &k_norm, &cross_norm, &attention_norm_before, &attention_norm_after, &attention_norm_sum,
-                &mlp_norm_before, &mlp_norm_after, &mlp_norm_sum};
+                &mlp_norm_before, &mlp_norm_after, &mlp_norm_sum, &shared_norm, &expert_norm_before,
+                &expert_norm_after, &input_norm};
     }
 };
 
@@ -116,6 +126,8 @@ struct LayerShapes {
     PackedShape unrounded{};
     PackedShape cross_q{};
     PackedShape cross_o{};
+    PackedShape input_gate{};
+    PackedShape input_down{};
     std::size_t num_made = 3;  // number of matrices that form `qkv` and `unrounded`
 };
 
@@ -123,6 +135,8 @@ struct LayerShapes {
 void add_cross_shapes(const ModelSpec& spec, LayerShapes& shapes);
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
+// Shape of the matrix from the model's embeddings to the inputs of all layers; empty if layers have none.
+PackedShape inputs_shape(const ModelSpec& spec);
 // Shape of either matrix; empty if rows are not joined.
 PackedShape join_shape(const ModelSpec& spec);
 // Shapes of both matrices of a projection; the first is empty if there is one linear layer.
@@ -166,6 +180,10 @@ public:
     // Writes a token's embedding to `out[0 .. hidden_size)`.
     void embed(int token, float* out) const;
 
+    // Completes the inputs of all layers of a token in `inputs`, which holds their product: each is multiplied and normed;
+    // then the token's own part is added.
+    void add_inputs(int token, float* inputs) const;
+
     // Adds the learned embeddings of a row's token type and position, if the model has them.
     void add_place(int token_type, int position, float* out) const;
 
@@ -182,6 +200,8 @@ public:
     NormWeights join_hidden_norm;
     Matrix join_embed;  // never quantized
     Matrix join_hidden;
+    Matrix inputs_join;  // from the model's embeddings to the inputs of all layers; never quantized
+    NormWeights inputs_norm;  // of the input of one layer
     NormWeights norm;  // after the last layer
     Matrix head;
     std::vector<ProjectionWeights> projections;
@@ -191,6 +211,7 @@ private:
     struct Table {
         std::byte* rows = nullptr;
         int count = 0;
+        int width = 0;
     };
     // A vector of the checkpoint: `size` elements, in groups of `group` padded to `padded`.
     struct Span {
@@ -200,7 +221,8 @@ private:
         int padded;
     };
 
-    void place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
+    void place_attention(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec,
+                         const LayerShapes& shapes);
     void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
     void place_channels(const std::string& prefix, LayerWeights& layer, int width, int channels);
     void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
@@ -208,7 +230,10 @@ private:
     void place_join();
     void place_cross(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     void place_projection(const ProjectionSpec& spec, ProjectionWeights& projection);
-    void place_queries(const std::string& prefix, LayerWeights& layer);
+    void place_inputs();
+    void place_input(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
+    void place_expert_norms(const std::string& prefix, LayerWeights& layer, const ExpertsSpec& experts);
+    void place_queries(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     bool load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const;
     void place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters);
@@ -218,8 +243,8 @@ private:
     void place_matrix(const std::string& name, const Place& place);
     void place_norm(const std::string& name, NormWeights& norm);
     void place_vector(const std::string& name, std::vector<float>& vector, int size);
-    void place_head_norm(const std::string& name, NormWeights& norm, int num_heads);
-    void place_table(const std::string& name, Table& table, int count);
+    void place_head_norm(const std::string& name, NormWeights& norm, int num_heads, int head_dim);
+    void place_table(const std::string& name, Table& table, int count, int width);
     Matrix matrix_of(const PackedShape& shape);
     std::byte* take(std::size_t bytes);
     template <class Visit>
@@ -238,6 +263,7 @@ private:
     Table tokens_;  // empty if the head also serves as the embedding
     Table positions_;
     Table token_types_;
+    Table inputs_;  // [tokens][layers][per_layer_size]
     std::map<std::string, Place> places_;
     std::map<std::string, Span> vectors_;
     std::map<std::string, Table*> tables_;

@@ -59,6 +59,7 @@ void bind_specs(nb::module_& module) {
         .def_rw("groups_per_token", &weft::ExpertsSpec::groups_per_token)
         .def_rw("scale", &weft::ExpertsSpec::scale)
         .def_rw("epsilon", &weft::ExpertsSpec::epsilon)
+        .def_rw("has_norms", &weft::ExpertsSpec::has_norms)
         .def_rw("up_groups", &weft::ExpertsSpec::up_groups, nb::arg().none())
         .def_rw("down_groups", &weft::ExpertsSpec::down_groups, nb::arg().none());
     nb::class_<weft::LatentSpec>(module, "LatentSpec")
@@ -92,6 +93,10 @@ void bind_specs(nb::module_& module) {
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
         .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
         .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm)
+        .def_rw("num_kv_heads", &weft::LayerSpec::num_kv_heads)
+        .def_rw("head_dim", &weft::LayerSpec::head_dim)
+        .def_rw("intermediate_size", &weft::LayerSpec::intermediate_size)
+        .def_rw("kv_layer", &weft::LayerSpec::kv_layer, nb::arg().none())
         .def_rw("conv_width", &weft::LayerSpec::conv_width)
         .def_rw("recurrence", &weft::LayerSpec::recurrence, nb::arg().none())
         .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
@@ -131,6 +136,9 @@ void bind_specs(nb::module_& module) {
         .def_rw("attention_soft_cap", &ModelSpec::attention_soft_cap)
         .def_rw("has_sinks", &ModelSpec::has_sinks)
         .def_rw("has_output_gate", &ModelSpec::has_output_gate)
+        .def_rw("has_value_norm", &ModelSpec::has_value_norm)
+        .def_rw("per_layer_size", &ModelSpec::per_layer_size)
+        .def_rw("has_layer_scales", &ModelSpec::has_layer_scales)
         .def_rw("swiglu_limit", &ModelSpec::swiglu_limit)
         .def_rw("swiglu_alpha", &ModelSpec::swiglu_alpha)
         .def_rw("final_soft_cap", &ModelSpec::final_soft_cap)
@@ -144,6 +152,14 @@ void bind_specs(nb::module_& module) {
         .def_rw("projections", &ModelSpec::projections)
         .def_rw("num_cross_keys", &ModelSpec::num_cross_keys)
         .def_prop_ro("cross_bytes", &ModelSpec::cross_bytes)
+        // Of each layer that stores keys and values: bytes of the keys of 16 tokens.
+        .def_prop_ro("tile_bytes",
+             [](const ModelSpec& spec) {
+                 std::vector<std::size_t> bytes;
+                 for (const weft::LayerSpec& layer : spec.layers)
+                     if (layer.stores_kv()) bytes.push_back(spec.tile_bytes(layer));
+                 return bytes;
+             })
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(
             "element",

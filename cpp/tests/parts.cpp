@@ -454,9 +454,9 @@ void check_attention_tasks(unsigned seed) {
     plan.pieces.resize(static_cast<std::size_t>(draw(random, 1, 40)));
     const int num_threads = draw(random, 1, 64);
     const int num_tiles = draw(random, 1, 2048);
-    const AttentionTasks tasks(plan, spec, num_threads);
+    const AttentionTasks tasks(plan, spec, spec.heads(), num_threads);
     need(tasks.count * tasks.heads == static_cast<int>(plan.pieces.size()) * spec.num_kv_heads, "heads are left out", seed);
-    const int shares = shares_of_task(tasks, spec, num_tiles, num_threads);
+    const int shares = shares_of_task(tasks, spec, spec.heads(), num_tiles, num_threads);
     const int columns = spec.padded_dim() / kLanes;
     need(columns % shares == 0 && (shares == 1 || shares * kTilesOfShare <= num_tiles), "shares are too small, or unequal", seed);
     // The work of the last thread to finish, in shares, with `of_task` shares per task.

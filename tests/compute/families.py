@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.compute.dense_families import DENSE_CASES, rope
+from tests.compute.gemma_families import GEMMA_CASES
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.families.decoder_families import FAMILIES
 
@@ -420,27 +421,7 @@ CASES = {
             "max_window_layers": 2,
         },
     ),
-    "gemma": ("gemma", {"head_dim": 16}),
-    "gemma2": (
-        "gemma2",
-        {
-            "head_dim": 16,
-            "sliding_window": 25,
-            "query_pre_attn_scalar": 20,
-            "attn_logit_softcapping": 3.0,
-            "final_logit_softcapping": 5.0,
-        },
-    ),
-    "gemma3_text": (
-        "gemma3_text",
-        {
-            "num_hidden_layers": 7,
-            "head_dim": 16,
-            "sliding_window": 25,
-            "query_pre_attn_scalar": 20,
-            "final_logit_softcapping": 4.0,
-        },
-    ),
+    **GEMMA_CASES,
 }
 
 
@@ -464,7 +445,7 @@ def draw(model: PreTrainedModel) -> PreTrainedModel:
     """The model with all of its weights drawn."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        learned = ("correction", "expert_bias")
+        learned = ("correction", "expert_bias", "layer_scalar")
         corrections = [
             (n, b) for n, b in model.named_buffers() if any(part in n for part in learned)
         ]

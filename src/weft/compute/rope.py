@@ -33,6 +33,8 @@ def _scaled(rope: RopeSpec, plain: Wide, max_model_len: int) -> Wide:
             is_long = max_model_len > rope.original_max_position
             factors: Wide = np.asarray(rope.long_factors if is_long else rope.short_factors)
             return plain / factors
+        case RopeKind.PROPORTIONAL:
+            return np.where(np.arange(len(plain)) < rope.num_turned, plain / rope.factor, 0.0)
         case _:
             assert_never(rope.kind)
 

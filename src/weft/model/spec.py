@@ -1,6 +1,6 @@
 """`ModelSpec`: one description, by switches, of models like Llama and BERT; `EchoSpec`: a model without weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from weft.model.recurrence import Recurrence
@@ -37,6 +37,9 @@ class RopeKind(StrEnum):
     LLAMA3 = "llama3"
     YARN = "yarn"
     LONGROPE = "longrope"
+    PROPORTIONAL = (
+        "proportional"  # frequencies as if all pairs turned, but only the first `num_turned` do
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class RopeSpec:
     truncate: bool = True
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    num_turned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,10 @@ class ExpertsSpec:
 
     `shared_size` is the size of an expert that every token uses in addition, weighted by the sigmoid of a logit of
     its own, or by 1 without `has_shared_gate`; 0: no shared expert. `has_bias` applies to router and experts.
+
+    With `has_norms`, router and experts read the hidden state by norms of their own, beside the shared expert, which
+    reads the MLP's norm. Both results are normed before they are added, and a learned scale of each expert multiplies
+    its weights.
     """
 
     count: int
@@ -90,6 +98,7 @@ class ExpertsSpec:
     scale: float = 1.0
     epsilon: float = 1e-20
     has_bias: bool = False
+    has_norms: bool = False
 
     @property
     def weighs_shared(self) -> bool:
@@ -135,6 +144,10 @@ class LayerSpec:
 
     `window` is the number of keys that a row attends to, up to and including its own; also in the other direction if
     the model is not causal; None: all. `has_attention_norm` is False if there is no norm before attention.
+
+    `num_kv_heads`, `head_dim` and `intermediate_size` are set where they differ from the model's. A layer with a
+    `kv_layer` makes only queries: it attends to the keys and values of that earlier layer. Without
+    `has_value_matrix`, "v" is the matrix "k".
     """
 
     rope: RopeSpec | None = None
@@ -143,6 +156,21 @@ class LayerSpec:
     conv_width: int = 0
     recurrence: Recurrence | None = None
     experts: ExpertsSpec | None = None  # instead of the MLP
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    kv_layer: int | None = None
+    has_value_matrix: bool = True
+
+    @property
+    def has_attention(self) -> bool:
+        """True if the layer attends to keys and values."""
+        return not self.conv_width and self.recurrence is None
+
+    @property
+    def stores_kv(self) -> bool:
+        """True if the layer makes keys and values, which the KV cache stores."""
+        return self.has_attention and self.kv_layer is None
 
     def mixing(self, attention: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         """Returns the names of the linear layers before and after the layer's token mixing.
@@ -151,6 +179,8 @@ class LayerSpec:
         """
         if self.recurrence is not None:
             return self.recurrence.rounded, self.recurrence.out
+        if self.kv_layer is not None:
+            return ("q",), "o"
         return (("conv_in",), "conv_out") if self.conv_width else (attention, "o")
 
 
@@ -180,6 +210,11 @@ class ModelSpec:
     each. In sections the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns,
     and the pairs that remain follow the first. `sees_items_whole`: the rows of an item see each other in both
     directions.
+
+    `has_value_norm`: each head of the values is normed, without weights. With a `per_layer_size` each layer has an
+    input of this size of its own: the sum of a second embedding of the token and of a normed projection of its first
+    one. The input, times the activation of "input.gate" of the hidden state, goes through "input.down" and is added at
+    the end of the layer. `has_layer_scales`: a learned number multiplies the hidden state that leaves a layer.
     """
 
     vocab_size: int
@@ -204,6 +239,9 @@ class ModelSpec:
     qk_norm: QkNorm = QkNorm.NONE
     qkv_bias: bool
     has_key_bias: bool = True
+    has_value_norm: bool = False
+    per_layer_size: int = 0
+    has_layer_scales: bool = False
     o_bias: bool
     mlp_bias: bool
     is_gated: bool = True
@@ -230,10 +268,33 @@ class ModelSpec:
     tower: TowerSpec | None = None
     num_cross_keys: int = 0
 
+    def heads_of(self, layer: LayerSpec) -> tuple[int, int]:
+        """Returns the layer's number of KV heads, and the size of its heads."""
+        return layer.num_kv_heads or self.num_kv_heads, layer.head_dim or self.head_dim
+
     @property
     def kv_size(self) -> int:
-        """Number of elements of one token's keys (or values) in one layer."""
+        """Number of elements of one token's keys (or values) in a layer without sizes of its own."""
         return self.num_kv_heads * self.head_dim
+
+    def kv_size_of(self, layer: LayerSpec) -> int:
+        """Returns the number of elements of one token's keys (or values) in a layer."""
+        kv_heads, size = self.heads_of(layer)
+        return kv_heads * size
+
+    def at(self, layer: LayerSpec) -> "ModelSpec":
+        """Returns the spec with the layer's number and size of heads as those of the model."""
+        kv_heads, size = self.heads_of(layer)
+        if (kv_heads, size) == (self.num_kv_heads, self.head_dim):
+            return self
+        return replace(self, num_kv_heads=kv_heads, head_dim=size)
+
+    @property
+    def has_like_layers(self) -> bool:
+        """True if no layer has heads, keys, an MLP size or inputs of its own."""
+        sizes = ("num_kv_heads", "head_dim", "intermediate_size", "kv_layer")
+        own = any(getattr(layer, size) is not None for layer in self.layers for size in sizes)
+        return not own and not self.per_layer_size
 
     @property
     def kv_parts(self) -> int:
@@ -242,13 +303,24 @@ class ModelSpec:
 
     @property
     def output_size(self) -> int:
-        """Number of elements of one token's attention output, over all heads."""
+        """Number of elements of one token's attention output, over all heads, in a layer without sizes of its own."""
         return self.num_heads * (self.latent.value_size if self.latent else self.head_dim)
+
+    def output_size_of(self, layer: LayerSpec) -> int:
+        """Returns the number of elements of one token's attention output in a layer, over all heads."""
+        size = self.latent.value_size if self.latent else self.heads_of(layer)[1]
+        return self.num_heads * size
 
     @property
     def num_attention_layers(self) -> int:
         """Number of layers that store keys and values."""
-        return sum(not (layer.conv_width or layer.recurrence) for layer in self.layers)
+        return sum(layer.stores_kv for layer in self.layers)
+
+    @property
+    def kv_elements(self) -> int:
+        """Number of elements of one token's keys and values in all layers."""
+        stored = sum(self.kv_size_of(layer) for layer in self.layers if layer.stores_kv)
+        return self.kv_parts * stored
 
     @property
     def slot_size(self) -> int:
@@ -264,7 +336,9 @@ class ModelSpec:
 
     def mlp_size(self, layer: LayerSpec) -> int:
         """Returns the width of the layer's MLP or shared expert, which every token uses; 0 without either."""
-        return self.intermediate_size if layer.experts is None else layer.experts.shared_size
+        if layer.experts is not None:
+            return layer.experts.shared_size
+        return layer.intermediate_size or self.intermediate_size
 
     @property
     def num_idle_parameters(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from weft.compute.arithmetic.int8 import Int8Rows
 from weft.compute.protocols.runner import FloatArray
 from weft.model.groups import ROUNDED, GroupedMatrix, GroupFormat, StoredGroups
-from weft.model.spec import ExpertsSpec, ModelSpec
+from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec
 from weft.model.weights import Weights
 
 _LANES = 16  # a head is padded to a multiple of this, in the depth of the matrix after attention
@@ -86,7 +86,9 @@ def layer_formats(
         numbers = range(experts.count if experts else 0)
         return [f"experts.{number}.{name}" for number in numbers for name in names]
 
-    has_whole_lanes = spec.output_size // spec.num_heads % _LANES == 0
+    def has_whole_lanes(layer: LayerSpec) -> bool:
+        return spec.output_size_of(layer) // spec.num_heads % _LANES == 0
+
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
@@ -94,7 +96,7 @@ def layer_formats(
             out,
             qkv=of(index, *into),
             q_b=of(index, "q_b") if low_rank else None,
-            o=of(index, out) if out != "o" or has_whole_lanes else None,
+            o=of(index, out) if out != "o" or has_whole_lanes(layer) else None,
             up=of(index, *up),
             down=of(index, "down"),
             expert_up=of(index, *of_experts(layer.experts, *up)),

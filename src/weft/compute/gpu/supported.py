@@ -45,6 +45,9 @@ def check_spec(spec: ModelSpec, name: str) -> None:
 
 def spec_refusal(spec: ModelSpec) -> str | None:
     """Returns the part of a model that the kernels do not support; None if they support all of the model."""
+    # First: heads of other sizes belong to such layers.
+    if not spec.has_like_layers:
+        return "layers with heads, keys or inputs of their own, which are not supported yet"
     group = spec.num_heads // spec.num_kv_heads
     if spec.head_dim > _MOST_HEAD_DIM or group > _MOST_HEADS_OF_KEYS:
         return (
@@ -60,6 +63,8 @@ def spec_refusal(spec: ModelSpec) -> str | None:
             layer.experts is not None and layer.experts.groups_per_token < layer.experts.num_groups
             for layer in spec.layers
         ),
+        "norms of values": spec.has_value_norm,
+        "factors of its layers": spec.has_layer_scales,
         "cross-attention": spec.num_cross_keys > 0,
     }
     found = next((feature for feature, is_there in refused.items() if is_there), None)

@@ -65,6 +65,7 @@ class ExpertsSpec:
     groups_per_token: int
     scale: float
     epsilon: float
+    has_norms: bool
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
 
@@ -98,6 +99,10 @@ class LayerSpec:
     rope: int | None
     window: int | None
     has_attention_norm: bool
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    kv_layer: int | None
     conv_width: int
     recurrence: MambaSpec | DeltaSpec | None
     qkv_groups: GroupFormat | None
@@ -148,6 +153,9 @@ class ModelSpec:
     attention_soft_cap: float
     has_sinks: bool
     has_output_gate: bool
+    has_value_norm: bool
+    per_layer_size: int
+    has_layer_scales: bool
     swiglu_limit: float
     swiglu_alpha: float
     final_soft_cap: float
@@ -162,6 +170,8 @@ class ModelSpec:
     num_cross_keys: int
     @property
     def cross_bytes(self) -> int: ...
+    @property
+    def tile_bytes(self) -> list[int]: ...
     tied_head: bool
     element: str
     def sizes(self) -> tuple[int, int, int, tuple[int, int, int], int]: ...

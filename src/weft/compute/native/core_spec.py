@@ -1,7 +1,7 @@
 """The description of a model in the form of the C++ core."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,13 +10,14 @@ from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies, section_axes
 from weft.model.groups import GroupFormat
 from weft.model.recurrence import DeltaSpec, Mamba2Spec, Recurrence
-from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec, RopeSpec
+from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, RopeSpec
 
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
 _SAME = (  # fields with the same name in the core's spec
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
-    "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha num_cross_keys"
+    "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha num_cross_keys "
+    "has_value_norm per_layer_size has_layer_scales"
 ).split()
 _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
     {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
@@ -69,25 +70,32 @@ def native_spec(
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     native.ropes = [_native_rope(spec, rope, max_model_len) for rope in ropes]
-    layers = []
     formats = layer_formats(spec, groups, rounding.quantization)
-    for layer, own in zip(spec.layers, formats, strict=True):
-        native_layer = _core.LayerSpec()
-        native_layer.window = layer.window
-        native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
-        native_layer.has_attention_norm = layer.has_attention_norm
-        native_layer.conv_width = layer.conv_width
-        native_layer.recurrence = native_recurrence(layer.recurrence)
-        native_layer.qkv_groups = _native_format(own.qkv)
-        native_layer.q_b_groups = _native_format(own.q_b)
-        native_layer.o_groups = _native_format(own.o)
-        native_layer.up_groups = _native_format(own.up)
-        native_layer.down_groups = _native_format(own.down)
-        native_layer.experts = (
-            None if layer.experts is None else _native_experts(layer.experts, own)
-        )
-        layers.append(native_layer)
-    native.layers = layers
+    native.layers = [
+        _native_layer(layer, own, ropes) for layer, own in zip(spec.layers, formats, strict=True)
+    ]
+    return native
+
+
+def _native_layer(
+    layer: LayerSpec, own: LayerFormats, ropes: Sequence[RopeSpec]
+) -> _core.LayerSpec:
+    native = _core.LayerSpec()
+    native.window = layer.window
+    native.rope = None if layer.rope is None else ropes.index(layer.rope)
+    native.has_attention_norm = layer.has_attention_norm
+    native.num_kv_heads = layer.num_kv_heads or 0
+    native.head_dim = layer.head_dim or 0
+    native.intermediate_size = layer.intermediate_size or 0
+    native.kv_layer = layer.kv_layer
+    native.conv_width = layer.conv_width
+    native.recurrence = native_recurrence(layer.recurrence)
+    native.qkv_groups = _native_format(own.qkv)
+    native.q_b_groups = _native_format(own.q_b)
+    native.o_groups = _native_format(own.o)
+    native.up_groups = _native_format(own.up)
+    native.down_groups = _native_format(own.down)
+    native.experts = None if layer.experts is None else _native_experts(layer.experts, own)
     return native
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from types import MappingProxyType
 
 import numpy as np
@@ -135,6 +136,7 @@ class NativeRunner(NativeModel, HostBlocks):
         super().__init__(spec, weights, native=native, machine=machine, grouped=grouped)
         _core.use_sampling_threads(self.num_threads)
         self._memory_bytes = native.cross_bytes
+        self._tile_bytes = native.tile_bytes
         self._tower = None
         if spec.tower is not None:
             self._tower = NativeTower(
@@ -200,9 +202,15 @@ class NativeRunner(NativeModel, HostBlocks):
         return f"native-1 {self.path} {self._dtype} {self._rounding}"
 
     def _pool_parts(self) -> list[NDArray[np.uint8]]:
-        num_layers, num_blocks = self.spec.num_attention_layers, self._num_blocks
-        num_parts = self.spec.kv_parts * num_layers
-        parts = [self._model.kv_bytes.reshape(num_parts, num_blocks, -1)]
+        num_blocks = self._num_blocks
+        # Layers in a row with heads of one size have one view.
+        runs = [(size, len(list(run))) for size, run in groupby(self._tile_bytes)]
+        counts = [self.spec.kv_parts * count for _, count in runs]
+        widths = np.array([size * count for size, count in runs])
+        pool = self._model.kv_bytes
+        ends = np.cumsum(widths) * (len(pool) // widths.sum())
+        views = zip(np.split(pool, ends[:-1]), counts, strict=True)
+        parts = [view.reshape(count, num_blocks, -1) for view, count in views]
         if self.spec.state_size:
             num_others = sum(layer.conv_width > 0 for layer in self.spec.layers)
             parts.append(self._model.state_bytes.reshape(num_others, num_blocks, -1))
@@ -317,6 +325,9 @@ def _prepared(
         elif spec.norm_offset and name.endswith(_NORM_WEIGHTS):
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
+        elif name.endswith(".router_norm"):
+            scaled = tensor.float32() * np.float32(spec.hidden_size**-0.5)
+            yield name, Tensor("float32", scaled, unchecked=tensor.unchecked)
         elif name.endswith(".conv"):  # ordered by row that the convolution looks at, not by channel
             turned = np.ascontiguousarray(tensor.float32().T).reshape(-1)
             yield name, Tensor("float32", turned, unchecked=tensor.unchecked)

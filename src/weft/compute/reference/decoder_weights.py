@@ -13,8 +13,9 @@ from weft.compute.native.groups import round_to_groups
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.reference.cross import CrossAttention
 from weft.compute.reference.encoder import LayerNorm, Linear
-from weft.compute.reference.experts import Experts
+from weft.compute.reference.experts import ExpertNorms, Experts
 from weft.compute.reference.latent import LatentHeads
+from weft.compute.reference.layer_inputs import LayerInput, LayerInputs
 from weft.compute.reference.parts import HiddenJoin, Mlp, Norm, RmsNorm
 from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
 from weft.compute.reference.recurrent import RecurrentLayer
@@ -34,10 +35,12 @@ from weft.model.weights import Tensor, Values, Weights
 class DecoderLayer:
     """The weights of one layer; norms that the spec lacks are None. Names of its tensors begin with `prefix`.
 
-    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers before and after it.
+    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers before and after it. `model` is
+    the model's spec with the heads of this layer. `scale` multiplies the hidden state that leaves the layer.
     """
 
     spec: LayerSpec
+    model: ModelSpec
     prefix: str
     qkv: Product
     o: Product
@@ -58,6 +61,8 @@ class DecoderLayer:
     mlp_norm_before: Norm | None
     mlp_norm_after: Norm | None
     mlp_norm_sum: Norm | None
+    input: LayerInput | None
+    scale: FloatArray | None
 
 
 _PLACES = ("before", "after", "sum")
@@ -84,6 +89,7 @@ class DecoderReader:
         into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
         return DecoderLayer(
             spec=spec,
+            model=self.spec.at(spec),
             prefix=prefix,
             cross=self.cross(prefix) if self.spec.num_cross_keys else None,
             latent=latent,
@@ -98,6 +104,8 @@ class DecoderReader:
             else None,
             conv=self.vector(f"{prefix}conv"),
             conv_bias=self.vector(f"{prefix}conv.bias"),
+            input=self.layer_input(f"{prefix}input.") if self.spec.per_layer_size else None,
+            scale=self.vector(f"{prefix}scale"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
 
@@ -113,6 +121,20 @@ class DecoderReader:
         norm = self.weights[f"{prefix}kv_a_norm"].float32()
         query_norm = self.vector(f"{prefix}q_a_norm")
         return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
+
+    def layer_input(self, prefix: str) -> LayerInput:
+        """Returns how a layer uses its input; its linear layers are never quantized."""
+        norm = self.optional_norm(f"{prefix}norm")
+        assert norm is not None
+        gate, down = (Linear(self.matrix(prefix + name), None) for name in ("gate", "down"))
+        return LayerInput(self.spec.activation, gate, down, norm)
+
+    def layer_inputs(self) -> LayerInputs:
+        """Returns the weights from which the inputs of all layers are made."""
+        norm = self.optional_norm("inputs.norm")
+        assert norm is not None
+        join = Linear(self.matrix("inputs.join"), None)
+        return LayerInputs(self.spec, self.matrix("inputs.embed"), join, norm)
 
     def join(self) -> HiddenJoin:
         """Returns the layer that joins pairs of an embedding and a hidden state into rows."""
@@ -137,7 +159,21 @@ class DecoderReader:
             Linear(router, self.vector(f"{prefix}router.bias")),
             self.vector(f"{prefix}router_correction"),
             tuple(mlps),
+            self.expert_norms(prefix) if spec.has_norms else None,
         )
+
+    def expert_norms(self, prefix: str) -> ExpertNorms:
+        """Returns the norms of experts that are beside the shared expert; the router's scale includes its width."""
+        names = ("expert_norm_before", "expert_norm_after", "shared_norm")
+        before, after, shared = (self.optional_norm(prefix + name) for name in names)
+        assert before is not None
+        assert after is not None
+        assert shared is not None
+        weight = self.weights[f"{prefix}router_norm"].float32()
+        weight = weight * np.float32(self.spec.hidden_size**-0.5)
+        router = RmsNorm(weight, np.float32(self.spec.norm_eps))
+        scales = self.weights[f"{prefix}router_scales"].float32()
+        return ExpertNorms(router, before, after, shared, scales)
 
     def matrix(self, name: str) -> FloatArray:
         """Returns one aligned matrix.

@@ -13,9 +13,21 @@ from numpy.typing import NDArray
 from weft.compute.arithmetic import tiles
 from weft.compute.protocols.runner import FloatArray, IntArray
 from weft.compute.reference.encoder import Linear
+from weft.compute.reference.parts import Norm
 from weft.model.spec import ExpertsSpec
 
 Mlp = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNorms:
+    """Norms of router, experts and shared expert that `has_norms` of the spec describes, and scales by expert."""
+
+    router: Norm
+    before: Norm
+    after: Norm
+    shared: Norm
+    scales: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +38,37 @@ class Experts:
     router: Linear
     correction: FloatArray | None
     mlps: tuple[Mlp, ...]
+    norms: ExpertNorms | None = None
+
+    def beside(self, hidden: FloatArray, shared: FloatArray) -> FloatArray:
+        """Returns the result of experts that read the hidden state by norms of their own."""
+        norms = self.norms
+        assert norms is not None
+        chosen, weights = choose(self.spec, self.router(norms.router(hidden)))
+        weights = weights * norms.scales[chosen]
+        result = norms.after(self._sum(norms.before(hidden), chosen, weights))
+        return norms.shared(shared) + result
 
     def __call__(self, rows: FloatArray, shared: FloatArray | None) -> FloatArray:
         """Returns the layer's result, [whole tiles of rows, hidden]; `shared` is the result of the shared expert."""
         logits = self.router(rows)
         chosen, weights = choose(self.spec, logits[:, : self.spec.count], self.correction)
+        result = self._sum(rows, chosen, weights)
+        if shared is None or not self.spec.weighs_shared:
+            return result if shared is None else result + shared
+        raised: FloatArray = np.exp(-logits[:, self.spec.count :])
+        total: FloatArray = result + shared / (1 + raised)
+        return total
+
+    def _sum(self, rows: FloatArray, chosen: IntArray, weights: FloatArray) -> FloatArray:
+        """Returns the sums of the results of each row's experts."""
         result = np.zeros_like(rows)
         for number, mlp in enumerate(self.mlps):  # results are added in order of expert number
             taken, place = np.nonzero(chosen == number)
             if len(taken):
                 given = mlp(tiles.pad_rows(rows[taken]))[: len(taken)]
                 result[taken] += given * weights[taken, place, None]
-        if shared is None or not self.spec.weighs_shared:
-            return result if shared is None else result + shared
-        raised: FloatArray = np.exp(-logits[:, self.spec.count :])
-        total: FloatArray = result + shared / (1 + raised)
-        return total
+        return result
 
 
 def choose(

@@ -9,7 +9,8 @@ from weft.compute.arithmetic.activations import activate
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.reference.encoder import LayerNorm, Linear
 from weft.compute.reference.products import Product
-from weft.model.spec import ModelSpec
+from weft.compute.rope import rotate
+from weft.model.spec import ModelSpec, QkNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +67,23 @@ class HiddenJoin:
         embeds, hidden = np.split(pairs, 2, axis=1)
         normed = np.concatenate([self.embed_norm(embeds), self.hidden_norm(hidden)], axis=1)
         return self.product(tiles.pad_rows(normed))[: len(pairs)]
+
+
+def turned_heads(
+    spec: ModelSpec,
+    norm: Norm | None,
+    rows: FloatArray,
+    rotation: tuple[FloatArray, FloatArray] | None,
+) -> FloatArray:
+    """Returns queries or keys [rows, heads * head_dim] as [rows, heads, head_dim], normed and rotated."""
+    rows = np.ascontiguousarray(rows)
+    if norm is not None and spec.qk_norm is QkNorm.FULL:
+        rows = norm(rows)
+    heads = rows.reshape(len(rows), -1, spec.head_dim)
+    if norm is not None and spec.qk_norm is QkNorm.HEAD:
+        heads = norm(heads)
+    if rotation is not None:
+        rotate(heads, *rotation)
+    if norm is not None and spec.qk_norm is QkNorm.HEAD_AFTER_ROPE:
+        heads = norm(heads)
+    return heads

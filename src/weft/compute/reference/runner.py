@@ -4,6 +4,7 @@ A step computes embeddings, then attention and MLP of each layer around a residu
 have the same bits whatever else is in the step; `tiles` and `attention` explain how.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,16 +24,15 @@ from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.compute.reference.adapters import AdapterRows, AdapterSet
 from weft.compute.reference.decoder_weights import DecoderLayer, DecoderReader
 from weft.compute.reference.latent import LatentHeads
-from weft.compute.reference.parts import Norm
+from weft.compute.reference.parts import Norm, RmsNorm, turned_heads
 from weft.compute.reference.products import Product
 from weft.compute.reference.recurrent import RecurrentLayer, advance
 from weft.compute.reference.tower import ReferenceTower
-from weft.compute.rope import inverse_frequencies, rotate, rotations, section_axes
+from weft.compute.rope import inverse_frequencies, rotations, section_axes
 from weft.model.lora import Adapter
 from weft.model.spec import (
     ModelSpec,
     NormPlacement,
-    QkNorm,
     RopeSpec,
 )
 from weft.model.weights import Weights
@@ -47,7 +47,8 @@ class _Step:
     batch: Batch
     slots: IntArray
     rotations: Rotations
-    plans: dict[int | None, AttentionPlan]  # by attention window
+    # By attention window, and by number of KV heads; None: the model's.
+    plans: dict[tuple[int | None, int | None], AttentionPlan]
     conv_plans: dict[int, ConvPlan]  # by width of the convolution
     adapters: AdapterRows
 
@@ -76,6 +77,7 @@ class ReferenceRunner(HostBlocks):
         self._embed = reader.matrix("embed") if "embed" in weights else None
         self._join = reader.join() if spec.joins_hidden else None
         self._positions = reader.matrix("positions") if spec.num_positions else None
+        self._inputs = reader.layer_inputs() if spec.per_layer_size else None
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.optional_norm("norm")
         self._head: Product | None = None
@@ -92,16 +94,29 @@ class ReferenceRunner(HostBlocks):
         self._has_int8_cache = kv_cache_dtype == "int8"
         self._block_size = 0
         self._pool = np.zeros(0, np.float32)
+        self._pools: dict[int, FloatArray] = {}  # by layer with attention
         self._states: list[FloatArray] = []
         self._slots: list[FloatArray] = []
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Allocates the pool, [layers, keys and values, slots, kv heads, head_dim], and state slots beside it."""
-        spec = self.spec
-        num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
-        shape = (num_layers, spec.kv_parts, num_slots, spec.num_kv_heads, spec.head_dim)
+        """Allocates the pool, and state slots beside it.
+
+        Each layer has a view of the pool, [keys and values, slots, kv heads, head_dim]; layers that attend to the keys
+        of another layer share its view.
+        """
+        spec, num_slots = self.spec, num_blocks * block_size
         self._block_size = block_size
-        self._pool = np.zeros(shape, np.float32)
+        self._pool = np.zeros(spec.kv_elements * num_slots, np.float32)
+        self._pools = {}
+        start = 0
+        for index, layer in enumerate(spec.layers):
+            if layer.kv_layer is not None:
+                self._pools[index] = self._pools[layer.kv_layer]
+            elif layer.stores_kv:
+                shape = (spec.kv_parts, num_slots, *spec.heads_of(layer))
+                end = start + math.prod(shape)
+                self._pools[index] = self._pool[start:end].reshape(shape)
+                start = end
         self._states = [
             np.zeros((num_blocks, layer.conv_width - 1, spec.hidden_size), np.float32)
             for layer in spec.layers
@@ -120,9 +135,12 @@ class ReferenceRunner(HostBlocks):
 
     def _pool_parts(self) -> list[FloatArray]:
         spec = self.spec
-        parts = spec.kv_parts * spec.num_attention_layers
-        shape = (parts, -1, self._block_size, spec.num_kv_heads, spec.head_dim)
-        return [self._pool.reshape(shape), *(states[None] for states in self._states)]
+        pools = [
+            self._pools[index].reshape(spec.kv_parts, -1, self._block_size, *spec.heads_of(layer))
+            for index, layer in enumerate(spec.layers)
+            if layer.stores_kv
+        ]
+        return [*pools, *(states[None] for states in self._states)]
 
     def _slot_parts(self) -> list[FloatArray]:
         return [slots[None] for slots in self._slots]
@@ -174,7 +192,11 @@ class ReferenceRunner(HostBlocks):
 
     def _run_layers(self, batch: Batch) -> FloatArray:
         spec = self.spec
-        windows = {layer.window for layer in spec.layers if not layer.conv_width}
+        shapes = {
+            (layer.window, layer.num_kv_heads): layer
+            for layer in spec.layers
+            if layer.has_attention
+        }
         widths = {layer.conv_width for layer in spec.layers if layer.conv_width}
         step = _Step(
             batch=batch,
@@ -183,7 +205,10 @@ class ReferenceRunner(HostBlocks):
                 rope: rotations(rope, frequencies, self._rope_positions(batch))
                 for rope, frequencies in self._frequencies.items()
             },
-            plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
+            plans={
+                shape: plan_attention(spec.at(layer), batch, self._block_size, layer.window)
+                for shape, layer in shapes.items()
+            },
             conv_plans={w: plan_convolution(batch, self._block_size, w) for w in widths},
             adapters=self._adapters.of_rows(batch),
         )
@@ -192,9 +217,9 @@ class ReferenceRunner(HostBlocks):
             hidden += self._positions[batch.positions + spec.position_offset]
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
+        inputs = None if self._inputs is None else self._inputs(batch.token_ids, hidden)
         is_parallel = spec.norm_placement is NormPlacement.PARALLEL
         residual_scale = np.float32(spec.residual_multiplier)
-        pools = (self._pool[place] for place in range(len(self._pool)))
         states, slots = iter(self._states), iter(self._slots)
         for index, layer in enumerate(self._layers):
             rows = _normed(layer.attention_norm_before, hidden)
@@ -203,18 +228,22 @@ class ReferenceRunner(HostBlocks):
             elif layer.conv is not None:
                 rows = self._convolution(layer, layer.conv, next(states), rows, step)
             elif layer.latent is not None:
-                rows = self._latent_attention(layer, layer.latent, next(pools), rows, step)
+                rows = self._latent_attention(layer, layer.latent, self._pools[index], rows, step)
             else:
-                rows = self._attention(layer, next(pools), rows, step)
+                rows = self._attention(layer, self._pools[index], rows, step)
             entering = hidden
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
             if layer.cross is not None:
                 hidden = hidden + layer.cross(hidden, index, batch)
             rows = _normed(layer.mlp_norm_before, entering if is_parallel else hidden)
-            rows = self._mlp(layer, rows, step.adapters)
+            rows = self._mlp(layer, rows, hidden, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
             hidden = _normed(layer.mlp_norm_sum, hidden)
+            if layer.input is not None and inputs is not None:
+                hidden = layer.input(hidden, inputs[:, index])
+            if layer.scale is not None:
+                hidden = hidden * layer.scale
             if batch.deep_embeds is not None and index < len(batch.deep_embeds):
                 hidden[batch.embed_rows] += batch.deep_embeds[index]
         return hidden
@@ -237,29 +266,27 @@ class ReferenceRunner(HostBlocks):
     def _attention(
         self, layer: DecoderLayer, pool: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
-        spec, num_rows = self.spec, len(step.slots)
+        spec, num_rows = layer.model, len(step.slots)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
         k_start = 2 * q_size if spec.has_output_gate else q_size
-        parts = (("q", 0), ("k", k_start), ("v", k_start + kv_size))
+        parts = [("q", 0), ("k", k_start), ("v", k_start + kv_size)]
+        parts = parts if layer.spec.stores_kv else parts[:1]
         qkv = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)[:num_rows]
         queries, kv = qkv[:, :k_start], qkv[:, k_start:]
         pairs = queries.reshape(num_rows, spec.num_heads, -1)  # each query is followed by its gate
-        q = self._heads(layer.q_norm, pairs[:, :, : spec.head_dim].reshape(num_rows, q_size))
-        k = self._heads(layer.k_norm, kv[:, :kv_size])
-        v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
-        if layer.spec.rope is not None:
-            cosine, sine = step.rotations[layer.spec.rope]
-            rotate(q, cosine, sine)
-            rotate(k, cosine, sine)
-        if spec.qk_norm is QkNorm.HEAD_AFTER_ROPE:
-            assert layer.q_norm is not None
-            assert layer.k_norm is not None
-            q, k = layer.q_norm(q), layer.k_norm(k)
-        if self._has_int8_cache:
-            k, v = _rounded(k), _rounded(v)
-        # All rows are written before any row reads: a row may attend to other rows of the same step.
-        pool[0, step.slots], pool[1, step.slots] = k, v
-        plan = step.plans[layer.spec.window]
+        rotation = None if layer.spec.rope is None else step.rotations[layer.spec.rope]
+        q = pairs[:, :, : spec.head_dim].reshape(num_rows, q_size)
+        q = turned_heads(spec, layer.q_norm, q, rotation)
+        if layer.spec.stores_kv:
+            k = turned_heads(spec, layer.k_norm, kv[:, :kv_size], rotation)
+            v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
+            if spec.has_value_norm:
+                v = RmsNorm(np.ones(1, np.float32), np.float32(spec.norm_eps))(v)
+            if self._has_int8_cache:
+                k, v = _rounded(k), _rounded(v)
+            # All rows are written before any row reads: a row may attend to other rows of the same step.
+            pool[0, step.slots], pool[1, step.slots] = k, v
+        plan = step.plans[layer.spec.window, layer.spec.num_kv_heads]
         output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
         if spec.has_output_gate:
             output = output * sigmoid(pairs[:, :, spec.head_dim :].reshape(num_rows, q_size))
@@ -287,7 +314,7 @@ class ReferenceRunner(HostBlocks):
         cosine, sine = step.rotations[rope]
         pool[0, step.slots] = heads.cached(vectors, cosine, sine)
         q = heads.queries(queries[:num_rows], cosine, sine)
-        plan = step.plans[layer.spec.window]
+        plan = step.plans[layer.spec.window, None]
         attended = attend(self.spec, plan, q, pool[0], pool[0])
         output = tiles.pad_rows(heads.values(attended))
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
@@ -324,15 +351,10 @@ class ReferenceRunner(HostBlocks):
         output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
         return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
-    def _heads(self, norm: Norm | None, rows: FloatArray) -> FloatArray:
-        """Returns [rows, heads * head_dim] as [rows, heads, head_dim], normed as the spec says."""
-        rows = np.ascontiguousarray(rows)
-        if norm is not None and self.spec.qk_norm is QkNorm.FULL:
-            rows = norm(rows)
-        heads = rows.reshape(len(rows), -1, self.spec.head_dim)
-        return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
-
-    def _mlp(self, layer: DecoderLayer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+    def _mlp(
+        self, layer: DecoderLayer, rows: FloatArray, hidden: FloatArray, adapters: AdapterRows
+    ) -> FloatArray:
+        """Returns the result of MLP or experts for normed `rows`; `hidden` are the rows before their norm."""
         result = None
         if layer.mlp is not None:
             inner = self.spec.mlp_size(layer.spec)
@@ -341,7 +363,10 @@ class ReferenceRunner(HostBlocks):
             middle = layer.mlp.middle(up)
             down = layer.mlp.down(middle)
             result = adapters.add(down, middle, layer.prefix, (("down", 0),))
-        if layer.experts is not None:
+        if layer.experts is not None and layer.experts.norms is not None:
+            assert result is not None
+            result = layer.experts.beside(hidden, result)
+        elif layer.experts is not None:
             result = layer.experts(rows, result)
         assert result is not None
         return result

@@ -66,11 +66,12 @@ def row_bytes(checkpoint: Checkpoint) -> int:
     spec = checkpoint.spec
     if not isinstance(spec, ModelSpec):
         return 0
-    query, latent = spec.num_heads * spec.head_dim, spec.latent
+    latent = spec.latent
+    query = max(spec.num_heads * spec.heads_of(layer)[1] for layer in spec.layers)
     experts = [layer.experts for layer in spec.layers if layer.experts is not None]
     inner = max(spec.mlp_size(layer) for layer in spec.layers)
     element = element_bytes(checkpoint.card.dtype)
-    first = query + 2 * spec.kv_size
+    first = query + 2 * max(spec.kv_size_of(layer) for layer in spec.layers)
     if latent is not None:
         first = spec.num_heads * latent.query_size + spec.kv_size
     if spec.has_output_gate:
@@ -82,6 +83,8 @@ def row_bytes(checkpoint: Checkpoint) -> int:
     convolved = max((one.conv_size for one in recurrences), default=0)
     row = FLOAT_BYTES * (spec.hidden_size + wide + convolved)
     row += element * (spec.hidden_size + 2 * mixed + inner)
+    if spec.per_layer_size:
+        row += FLOAT_BYTES * len(spec.layers) * spec.per_layer_size + element * spec.per_layer_size
     if latent is not None:  # queries or values of all heads, and the compressed queries
         of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
         row += element * (of_heads + (latent.query_rank or 0))

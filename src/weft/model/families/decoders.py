@@ -10,6 +10,7 @@ from weft.model.families.encoder_families import ENCODER_FAMILIES, read_activati
 from weft.model.families.experts import with_experts
 from weft.model.families.family import GROUP_KEYS, Bias, Family
 from weft.model.families.latent import attention_scale, read_latent
+from weft.model.families.layer_sizes import with_layer_sizes
 from weft.model.families.layers import FULL, SLIDING, read_layers, windows_in_use
 from weft.model.families.mamba import MAMBA_KEYS
 from weft.model.families.rope import context_length, read_sections
@@ -43,6 +44,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pruned_heads": ({}, []),
         "use_mrope": (False,),
         "per_layer_config": ({},),
+        "num_kv_shared_layers": (0,),
+        "attention_k_eq_v": (False,),
+        "hidden_size_per_layer_input": (0,),
+        "enable_moe_block": (False,),
+        "use_double_wide_mlp": (False,),
         "use_expert_bias": (True,),
         "conv_L_cache": (),
         **dict.fromkeys(MAMBA_KEYS, ()),
@@ -110,7 +116,8 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             f"(docs/reference/models.md); encoders: {', '.join(ENCODER_FAMILIES)}. "
             "vLLM may run it: `weft serve MODEL --engine vllm` (docs/engines.md)"
         )
-    inner = top.object("text_config") if family.tower is not None else None
+    is_nested = family.is_nested or family.tower is not None
+    inner = top.object("text_config") if is_nested else None
     if inner is not None and family.text_types:
         _check_text_type(inner, family.text_types)
     source = top.values if inner is None else {**_top_level(top), **inner.values, **_tie(top)}
@@ -179,7 +186,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
     length = _context_length(family, fields)
     offset, embed_size = family.position_offset, _embed_size(family, fields, hidden)
     inner = _intermediate_size(family, fields, hidden)
-    return ModelSpec(
+    spec = ModelSpec(
         vocab_size=fields.integer("vocab_size", high=_MAX_WIDTH),
         hidden_size=hidden,
         embed_size=embed_size,
@@ -219,6 +226,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         head_bias=family.head_bias,
         tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
     )
+    return with_layer_sizes(family, fields, spec)
 
 
 def with_tower(config: ModelConfigFile, spec: ModelSpec) -> ModelSpec:

@@ -17,7 +17,7 @@ def with_experts(
 ) -> tuple[LayerSpec, ...]:
     """Returns the layers, with experts added to the layers that have some."""
     rule = family.experts
-    if rule is None:
+    if rule is None or (rule.switch is not None and not fields.flag_or(rule.switch, False)):
         return layers
     count = fields.integer_or(rule.count, 0, low=0, high=_MAX_EXPERTS)
     if count == 0 and not (rule.has_steps or rule.is_optional):
@@ -35,6 +35,7 @@ def with_experts(
         if is_normalized is None
         else is_normalized,
         has_bias=rule.has_bias,
+        has_norms=rule.has_norms,
     )
     if rule.has_groups:
         experts = _with_groups(rule, fields, replace(experts, is_sigmoid=rule.is_sigmoid))

@@ -53,7 +53,7 @@ class ExpertsRule:
     shared expert, as an MLP. If `is_normalized` is None, the key norm_topk_prob decides. With `has_steps`,
     decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; otherwise every layer has experts.
     With `has_groups`, shared experts and router have DeepSeek's form and keys; the router is DeepSeek-V3's with
-    `is_sigmoid`, otherwise DeepSeek-V2's.
+    `is_sigmoid`, otherwise DeepSeek-V2's. `switch` is a key that must be true for a model with experts.
     """
 
     count: str
@@ -67,6 +67,8 @@ class ExpertsRule:
     has_groups: bool = False
     is_sigmoid: bool = False
     epsilon: float = 1e-20  # as in `ExpertsSpec`
+    has_norms: bool = False  # as in `ExpertsSpec`
+    switch: str | None = None
 
     @property
     def other_count(self) -> str | None:
@@ -110,6 +112,7 @@ class Family:
     is_by_key_head: bool = False  # for delta nets; see `DeltaSpec`
     has_sinks: bool = False
     has_latent: bool = False  # latent attention, with DeepSeek's keys
+    has_layer_sizes: bool = False  # sizes and inputs of layers, with Gemma 4's keys
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
     windows: Windows = "none"
@@ -122,6 +125,9 @@ class Family:
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
+    is_nested: bool = (
+        False  # the text model is in text_config; other parts of the model are not used
+    )
     # Of pictures or sounds. The text model is in the config's text_config, or in the file itself
     tower: TowerRow | None = None
     text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked

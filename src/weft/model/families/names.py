@@ -40,6 +40,7 @@ class DecoderNames:
     """Tensor names of a decoder family: a map as in `Names`, and further names by the placement of norms.
 
     `is_transposed`: linear layers are stored as [in, out]. `has_bare_experts`: experts are stored as in gpt-oss.
+    `has_short_experts`: names of tensors with all experts have no suffix.
     `has_mixed_heads`: one tensor has a head's query, key and value, then those of the next head. `has_neighbours`:
     elements of a head that are rotated together are adjacent.
     """
@@ -48,6 +49,7 @@ class DecoderNames:
     norms: Mapping[NormPlacement, Mapping[str, str]]
     is_transposed: bool = False
     has_bare_experts: bool = False
+    has_short_experts: bool = False
     has_mixed_heads: bool = False
     has_neighbours: bool = False
     head: str = "lm_head"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, shown
@@ -24,6 +24,7 @@ _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             " mscale mscale_all_dim truncate".split()
         ),
     ),
+    "proportional": (frozenset(), frozenset({"factor"})),
     "longrope": (
         frozenset({"short_factor", "long_factor"}),
         frozenset({"factor", "original_max_position_embeddings", "attention_factor"}),
@@ -53,6 +54,8 @@ def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) 
     settings, theta = _settings(config, rules, layer_type)
     kind = _kind(settings, rules)
     _check_keys(settings, kind, rules)
+    if kind == "proportional":
+        return _proportional(settings, RopeSpec(dim=head_dim, theta=theta))
     dim = _rotary_dim(config, settings, rules, head_dim)
     common = RopeSpec(dim=dim, theta=theta)
     if kind in ("default", "dynamic"):
@@ -173,6 +176,15 @@ def _original(config: Fields, settings: Fields) -> int:
 
 def _linear(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
     return RopeSpec(rope.dim, rope.theta, RopeKind.LINEAR, factor=settings.factor("factor"))
+
+
+def _proportional(settings: Fields, rope: RopeSpec) -> RopeSpec:
+    share = settings.number_or("partial_rotary_factor", 1.0, high=1.0)
+    if rope.dim % 2:
+        settings.refuse("rope_type", "another one for heads of an odd size")
+    turned = int(share * rope.dim // 2)
+    factor = settings.factor_or("factor", 1.0)
+    return replace(rope, kind=RopeKind.PROPORTIONAL, factor=factor, num_turned=turned)
 
 
 def _llama3(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:

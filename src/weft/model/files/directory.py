@@ -288,13 +288,13 @@ def describe(
     if spec.tower is not None and config.family.tower is not None:
         layout += tower_layout(spec.tower, config.family.tower, ())
     num_parameters = sum(math.prod(plan.shape) for plan in layout)
-    kv_elements = spec.num_attention_layers * spec.kv_parts * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,
         keeps_latents=spec.latent is not None,
-        embedding_size=spec.hidden_size,
-        kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
+        # Inputs of single layers are made from token ids, which embeddings do not have.
+        embedding_size=None if spec.per_layer_size else spec.hidden_size,
+        kv_bytes_per_token=spec.kv_elements * BYTES_PER_ELEMENT["float32"],
         state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
         state_bytes_per_slot=spec.slot_size * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),

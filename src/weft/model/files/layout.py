@@ -48,6 +48,8 @@ def decoder_layout(
         ]
     if names.has_mixed_heads or names.has_neighbours:
         plans = [_of_heads(plan, spec, names) for plan in plans]
+    if names.has_short_experts:
+        plans = [plan if plan.stack is None else _without_suffix(plan) for plan in plans]
     if names.has_bare_experts:
         plans = [plan if plan.stack is None else _bare(plan) for plan in plans]
     head = _whole("head", f"{names.head}.weight", spec.vocab_size, spec.hidden_size)
@@ -70,10 +72,11 @@ def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorP
     lead, _, name = plan.name.removesuffix(".bias").rpartition(".")
     if name not in _QKV:
         return plan
-    size, step, start = spec.head_dim, spec.head_dim, plan.start
+    layer = spec.layers[int(lead.rpartition(".")[2])]
+    size = step = spec.heads_of(layer)[1]
+    start, rope = plan.start, layer.rope
     if names.has_mixed_heads:
         step, start = len(_QKV) * size, _QKV.index(name) * size
-    rope = spec.layers[int(lead.rpartition(".")[2])].rope
     turned = rope.dim if names.has_neighbours and rope is not None and name != "v" else 0
     return replace(plan, start=start, heads=HeadRows(plan.shape[0] // size, size, step, turned))
 
@@ -132,6 +135,8 @@ def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[T
     for name, rows in tables.items():
         if rows:
             yield _whole(name, f"{prefix}{names[name]}.weight", rows, spec.hidden_size)
+    if spec.per_layer_size:
+        yield from _layer_inputs(spec, names, prefix)
     if spec.has_embed_norm:
         yield from _norm("embed_norm", prefix + names["embed_norm"], spec)
     for index, layer in enumerate(spec.layers):
@@ -149,11 +154,11 @@ def _layer(
     elif layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
-        yield from _attention(spec, ours, source, names)
+        yield from _attention(spec, layer, ours, source, names)
     if spec.num_cross_keys:
         yield from _cross_attention(spec, ours, source, names)
     if layer.experts is None:
-        yield from _mlp(spec, ours, source, names)
+        yield from _mlp(spec, layer, ours, source, names)
     else:
         yield from _experts(spec, layer.experts, ours, source, names)
     for place in _NORMS[spec.norm_placement]:
@@ -161,26 +166,61 @@ def _layer(
             name = f"{part}_norm_{place}"
             if part == "mlp" or layer.has_attention_norm:
                 yield from _norm(ours + name, source + names[name], spec)
+    yield from _layer_input(spec, ours, source, names)
+
+
+def _layer_input(
+    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    """Yields what adds a layer's own input to its result, and the factor of both."""
+    if spec.per_layer_size:
+        hidden, size = spec.hidden_size, spec.per_layer_size
+        shapes = {"input.gate": (size, hidden), "input.down": (hidden, size)}
+        yield from _products(ours, source, names, shapes, False)
+        yield from _norm(f"{ours}input.norm", source + names["input.norm"], spec)
+    if spec.has_layer_scales:
+        yield _whole(f"{ours}scale", source + names["scale"], 1)
+
+
+def _layer_inputs(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
+    """Yields the tensors from which the inputs of all layers are made."""
+    size = len(spec.layers) * spec.per_layer_size
+    for name, *shape in (
+        ("inputs.embed", spec.vocab_size, size),
+        ("inputs.join", size, spec.hidden_size),
+        ("inputs.norm", spec.per_layer_size),
+    ):
+        yield _whole(name, f"{prefix}{names[name]}.weight", *shape)
 
 
 def _attention(
-    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
+    spec: ModelSpec, layer: LayerSpec, ours: str, source: str, names: Mapping[str, str]
 ) -> Iterator[TensorPlan]:
-    hidden, q_size = spec.hidden_size, spec.num_heads * spec.head_dim
+    size, kv_size = spec.heads_of(layer)[1], spec.kv_size_of(layer)
+    hidden, q_size = spec.hidden_size, spec.num_heads * size
     if spec.latent is not None:
         yield from _latent(spec, spec.latent, ours, source, names)
     else:
         q_rows = 2 * q_size if spec.has_output_gate else q_size
-        qkv = {"q": (q_rows, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        qkv = {"q": (q_rows, hidden)}
+        if layer.stores_kv:
+            qkv |= {"k": (kv_size, hidden)}
+        if layer.stores_kv and layer.has_value_matrix:
+            qkv |= {"v": (kv_size, hidden)}
         plans = _products(ours, source, names, qkv, spec.qkv_bias)
         yield from (p for p in plans if spec.has_key_bias or p.name != f"{ours}k.bias")
-    yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
+        if layer.stores_kv and not layer.has_value_matrix:
+            of_keys = {**names, "v": names["k"]}
+            yield from _products(ours, source, of_keys, {"v": (kv_size, hidden)}, spec.qkv_bias)
+    output = {"o": (hidden, spec.output_size_of(layer))}
+    yield from _products(ours, source, names, output, spec.o_bias)
     if spec.has_sinks:
         yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
     if spec.qk_norm is not QkNorm.NONE:
         heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
         for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
-            yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+            if name == "q_norm" or layer.stores_kv:
+                yield _whole(ours + name, f"{source}{names[name]}.weight", count * size)
 
 
 def _cross_attention(
@@ -241,8 +281,10 @@ def _channels(channels: int, width: int, ours: str, lead: str) -> Iterator[Tenso
     yield replace(_whole(f"{ours}conv", f"{lead}.weight", channels, width), stack=channels)
 
 
-def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+def _mlp(
+    spec: ModelSpec, layer: LayerSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, inner = spec.hidden_size, spec.mlp_size(layer)
     up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
     yield from _products(ours, source, names, up, spec.mlp_bias)
     yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
@@ -257,6 +299,11 @@ def _experts(
     if experts.is_sigmoid:
         theirs = source + names["router_correction"]
         yield _whole(f"{ours}router_correction", theirs, experts.count)
+    if experts.has_norms:
+        for name in ("shared_norm", "expert_norm_before", "expert_norm_after"):
+            yield from _norm(ours + name, source + names[name], spec)
+        yield _whole(f"{ours}router_norm", source + names["router_norm"], hidden)
+        yield _whole(f"{ours}router_scales", source + names["router_scales"], experts.count)
     if experts.weighs_shared:
         yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
     if shared:
@@ -272,6 +319,11 @@ def _experts(
     is_stacked = "{}" not in names["expert_down"]
     for plan in _products(ours, source, own, shapes, experts.has_bias):
         yield replace(plan, stack=experts.count) if is_stacked else plan
+
+
+def _without_suffix(plan: TensorPlan) -> TensorPlan:
+    """Returns the plan for experts in a tensor whose name has no suffix."""
+    return replace(plan, source=plan.source.removesuffix(".weight"))
 
 
 def _products(

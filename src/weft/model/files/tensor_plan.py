@@ -75,20 +75,22 @@ class TensorPlan:
     @property
     def takes_adapters(self) -> bool:
         """True for a trained matrix of the embedding, or of a linear layer that every token uses."""
-        is_table = self.name.startswith(("positions", "tower.")) or self.name.endswith(".conv")
+        is_table = self.name.startswith(("positions", "tower.", "inputs."))
+        is_table = is_table or self.name.endswith(".conv") or ".input." in self.name
         is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
         return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 
     @property
     def is_of_experts(self) -> bool:
         """True if the tensor belongs to routed experts or to their router."""
-        own = (".router", ".router.bias", ".router_correction", ".shared_gate")
+        own = (".router", ".router.bias", ".router_correction", ".router_scales", ".shared_gate")
         return ".experts." in self.name or self.name.endswith(own)
 
     @property
     def may_be_grouped(self) -> bool:
         """True if kernels may compute with the tensor in its stored group-quantized format."""
-        return self.name.startswith("layers.") and ".kv_b" not in self.name
+        is_own = ".kv_b" in self.name or ".input." in self.name
+        return self.name.startswith("layers.") and not is_own
 
     @property
     def lead(self) -> str:
