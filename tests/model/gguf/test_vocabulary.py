@@ -292,7 +292,10 @@ def test_sentence_piece_is_that_it_was_made_of(tmp_path, sentence_piece):
     ("drop", "words"),
     [
         ("add_token_scores", "tokenizer.ggml.scores must be a list of"),
-        ("add_tokenizer_model", "tokenizer.ggml.model is missing; it must be one of gpt2, llama"),
+        (
+            "add_tokenizer_model",
+            "tokenizer.ggml.model is missing; it must be one of gpt2, llama, gemma4",
+        ),
         ("add_token_list", "tokenizer.ggml.tokens has 0 tokens"),
     ],
 )

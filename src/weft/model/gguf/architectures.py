@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 from weft.model.families.names import DecoderNames
 from weft.model.fields import is_finite_number, shown
-from weft.model.gguf.names import DEEPSEEK, EMBED, GLM, GPT_OSS, HEAD, LFM2, TENSORS
+from weft.model.gguf.names import DEEPSEEK, EMBED, GEMMA4, GLM, GPT_OSS, HEAD, LFM2, TENSORS
+from weft.model.gguf.own_layers import read_own_layers, rope_of_layers
 
 ROPE_FACTORS = "rope_freqs.weight"
 NUM_GUESSING_LAYERS = "num_nextn_predict_layers"
@@ -126,6 +127,7 @@ class Architecture:
     model_type_with_experts: str | None = None
     adds_up: bool = True
     truncates: bool = True
+    has_own_layers: bool = False  # sizes of single layers, as Gemma 4 has them
     read_own: Callable[["Metadata"], None] | None = None
 
 
@@ -236,6 +238,11 @@ def _size(file: Metadata, key: str) -> int:
     return value
 
 
+def _read_gemma4(file: Metadata) -> None:
+    """Reads Gemma 4's settings of single layers."""
+    read_own_layers(file.config, file.said, file.tensors, file.where)
+
+
 def _read_lfm2(file: Metadata) -> None:
     """Reads LFM2's settings: a layer without KV heads is a convolution, and the MLP's width needs no adjustment."""
     config, key = file.config, "num_key_value_heads"
@@ -278,6 +285,14 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             adds_norm_offset=True,
             has_optional_windows=True,
             layers_of_largest=62,
+        ),
+        "gemma4": Architecture(
+            model_type="gemma4_text",
+            model_type_with_experts="gemma4_text",
+            keys=_WINDOW | _LOGIT_CAP,
+            names=GEMMA4,
+            has_own_layers=True,
+            read_own=_read_gemma4,
         ),
         "olmo2": Architecture(model_type="olmo2"),
         "granite": Architecture(
@@ -378,9 +393,8 @@ def make_config(
     if architecture.layers_of_largest is not None:
         is_largest = config["num_hidden_layers"] == architecture.layers_of_largest
         config["query_pre_attn_scalar"] = by_heads if is_largest else width
-    config["rope_scaling"] = rope | _rope_scaling(
-        architecture, said, f"{where}: {prefix}", rope_factors
-    )
+    file = Metadata(config, said, rope, tensors, f"{where}: {prefix}")
+    config |= _rope(architecture, file, rope_factors)
     _refuse_others(name, said, f"{where}: {prefix}")
     return config
 
@@ -421,6 +435,17 @@ def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
 def _quotient(size: object, count: object) -> object:
     """Returns `size count`; None for values for which the config will be refused later."""
     return size // count if isinstance(size, int) and isinstance(count, int) and count else None
+
+
+def _rope(
+    architecture: Architecture, file: Metadata, factors: NDArray[np.float32] | None
+) -> dict[str, object]:
+    """Returns the rotary settings of all layers, or of each kind of layers, under the key of a config."""
+    if architecture.has_own_layers:
+        own = rope_of_layers(file.config, file.said, factors, file.where)
+        return {"rope_parameters": own}
+    scaling = _rope_scaling(architecture, file.said, file.where, factors)
+    return {"rope_scaling": file.rope | scaling}
 
 
 def _rope_scaling(

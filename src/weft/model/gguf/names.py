@@ -1,6 +1,6 @@
 """Tensor names in GGUF files, by Weft's names."""
 
-from weft.model.families.names import DecoderNames, MtpNames
+from weft.model.families.names import DecoderNames, MtpNames, joined
 from weft.model.spec import NormPlacement
 
 EMBED, HEAD = "token_embd", "output"
@@ -43,6 +43,28 @@ TENSORS = DecoderNames(
 GPT_OSS = DecoderNames(
     _NAMES,
     {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
+)
+
+# The MLP is the expert that every token uses, in layers with experts.
+GEMMA4 = DecoderNames(
+    {
+        **_NAMES,
+        "inputs.embed": "per_layer_token_embd",
+        "inputs.join": "per_layer_model_proj",
+        "inputs.norm": "per_layer_proj_norm",
+        "input.gate": "inp_gate",
+        "input.down": "proj",
+        "input.norm": "post_norm",
+        "scale": "layer_output_scale.weight",
+        "router_norm": "ffn_gate_inp.scale",
+        "router_scales": "ffn_down_exps.scale",
+        **{f"shared.{part}": _NAMES[part] for part in ("gate", "up", "down")},
+        "shared_norm": "post_ffw_norm_1",
+        "expert_norm_before": "pre_ffw_norm_2",
+        "expert_norm_after": "post_ffw_norm_2",
+        **joined("ffn_gate_up_exps", "expert_gate", "expert_up"),
+    },
+    {NormPlacement.BOTH: TENSORS.norms[NormPlacement.BOTH]},
 )
 
 _MTP = MtpNames(

@@ -289,11 +289,23 @@ def _match(
             )
         needed[plan.source] = replace(found, shape=plan.source_shape)
     spare = tensors.keys() - {plan.source for plan in layout} - {ROPE_FACTORS}
+    spare -= _shared_keys(spec, architecture.names)
     if spare:
         raise ConfigError(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
     return _Source(layout, needed, _orders(layout, spec) if architecture.is_interleaved else {})
+
+
+def _shared_keys(spec: ModelSpec, names: DecoderNames) -> set[str]:
+    """Returns the names of keys and values of layers that use those of another layer."""
+    parts = [names.names[part] for part in ("k", "v", "k_norm")]
+    return {
+        f"{names.names['layer'].format(index)}{part}.weight"
+        for index, layer in enumerate(spec.layers)
+        if layer.kv_layer is not None
+        for part in parts
+    }
 
 
 def _layout(

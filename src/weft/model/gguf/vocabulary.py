@@ -1,7 +1,7 @@
 """Converts the tokenizer in a GGUF file's metadata to the files of a checkpoint: tokenizer.json and its config.
 
 For byte-level BPE ("gpt2") the file has the merges, and the name of a way to split texts before the merges; for
-SentencePiece ("llama") the merges follow from the scores.
+SentencePiece ("llama") the merges follow from the scores. Gemma 4's ("gemma4") is SentencePiece's with merges.
 """
 
 import json
@@ -28,7 +28,7 @@ _MAX_TOKENS = 1 << 20
 _MAX_SPLITS = 64 << 20
 # Tokens that end a turn. Files often name only the token that ends the text, and some mark these as ordinary tokens.
 _ENDS = frozenset(
-    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
+    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <turn|> <|endoftext|> <|end_of_text|>".split()
 )
 # Harmony's ends of an answer; the end token in the file ends only one of several messages.
 _HARMONY_ENDS, _HARMONY_END = frozenset(("<|return|>", "<|call|>")), "<|end|>"
@@ -119,7 +119,7 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
         **dict.fromkeys(("smollm", "starcoder", "refact"), _DIGITS),
     }
 )
-MODELS = ("gpt2", "llama")
+MODELS = ("gpt2", "llama", "gemma4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,9 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
 
     A space is an ordinary character, one space is put before the text, and unknown text is encoded as bytes.
     """
-    ids = _ids(vocabulary)
-    has_prefix = vocabulary.fields.flag_or(f"{_PREFIX}add_space_prefix", True)
+    fields, ids = vocabulary.fields, _ids(vocabulary)
+    has_prefix = fields.flag_or(f"{_PREFIX}add_space_prefix", True)
+    has_merges = fields.text(f"{_PREFIX}model") == "gemma4"
     space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     start = [{"type": "Prepend", "prepend": "▁"}] if has_prefix else []
@@ -248,7 +249,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
     model = {
         "type": "BPE",
         "vocab": ids,
-        "merges": _merges_by_score(vocabulary, ids),
+        "merges": list(_merges(fields, ids)) if has_merges else _merges_by_score(vocabulary, ids),
         "unk_token": None if unknown is None else vocabulary.tokens[unknown],
         "fuse_unk": True,
         "byte_fallback": _BYTE in vocabulary.kinds,
