@@ -75,6 +75,7 @@ SERVED = {
     '"kv_port": 14579': '"kv_port": 0',
     '"kv_port": 14580': '"kv_port": 0',
     "/etc/weft/transfer": secret_file(),
+    "/etc/weft/resume": secret_file(),
     "$CONTROL_KEY": "secret",
 }
 

@@ -39,6 +39,7 @@ from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.problem import to_http_status
 from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
 from weft.web.store.store_series import TEXT as STORE_TEXT
+from weft.web.resuming.resumable import SERIES as RESUMING
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -240,12 +241,20 @@ def metrics() -> str:
             ("series", "type", "labels of its own", "meaning"),
             [(f"`{STORE_SERIES[0]}`", "gauge", f"`{STORE_SERIES[1]}`", STORE_TEXT)],
         ),
+        "## Streams that continue",
+        "Of a server with `--resume-secret-file` ([guide](../resuming.md)).",
+        table(("series", "type", "labels of its own", "meaning"), [_resuming_row()]),
         "## Older names",
         "`--show-hidden-metrics-for-version X.Y` also exposes the older names whose last version is X.Y or later.",
         table(("older name", "current name", "last version"), older),
         "## Series of vLLM that Weft does not have",
         table(("series", "why"), absent),
     )
+
+
+def _resuming_row() -> Sequence[str]:
+    name, text, label = RESUMING
+    return f"`{name}_total`", "counter", f"`{label}`", text
 
 
 def _pool_rows() -> Iterator[Sequence[str]]:

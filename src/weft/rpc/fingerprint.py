@@ -91,6 +91,19 @@ class Fingerprints:
         await asyncio.wait({self._reading}, timeout=_WAIT_S)
         return self._model
 
+    async def fingerprint(self, lora: LoRARequest | None) -> str:
+        """Returns the present fingerprint for requests with this adapter; empty if it is unknown."""
+        await self.refresh()
+        return self.of(lora)
+
+    async def keep(self) -> None:
+        """Begins to read, and stops reading when it is cancelled."""
+        try:
+            await self.refresh()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self.close()
+
     async def close(self) -> None:
         """Stops reading."""
         self._stopped.set()

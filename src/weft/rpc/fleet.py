@@ -29,6 +29,7 @@ from weft.core.observe.metrics import Metrics
 from weft.core.values.media import Media
 from weft.core.values.types import (
     EngineLoad,
+    LoRARequest,
     PoolingRequestOutput,
     Request,
     RequestOutput,
@@ -228,6 +229,15 @@ class Fleet(RemoteClient):
         ids += [self._wire_ids.pop(one) for one in ids if one in self._wire_ids]
         if self._members.healthy:  # else the requests wait here
             await self._each(lambda client: client.abort(ids))
+
+    async def fingerprint(self, lora: LoRARequest | None) -> str:
+        """Returns the fingerprint of all healthy servers; empty if they differ, and for adapters, whose digests only
+        their servers know.
+        """
+        if lora is not None:
+            return ""
+        found = {member.fingerprint for member in self._members.healthy}
+        return found.pop() if len(found) == 1 else ""
 
     # -- state --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
 from weft.cli.serving.banner import Address, Ready, ready_block, show_block
 from weft.cli.serving.cautions import cautions
+from weft.cli.serving.resuming import read_resume_secret, with_resuming
 from weft.compute.backends import backend_of
 from weft.compute.native import trim_heap
 from weft.core.address import join_host_port
@@ -26,6 +27,7 @@ from weft.engine.clients.child import EngineChild
 from weft.engine.clients.data_parallel import DataParallelClient
 from weft.engine.clients.process_client import OnLoading, ProcessClient
 from weft.engine.start.fit import Fitted
+from weft.rpc.fingerprint import Fingerprints
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
@@ -68,6 +70,7 @@ class Loaded:
     parsers: str  # description of the chosen parsers
     lora_modules: tuple[LoRARequest, ...] = ()
     num_api_servers: int = 1
+    resume_secret: bytes | None = None
 
     async def start_engine(
         self,
@@ -106,7 +109,13 @@ class Loaded:
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
         """Returns the objects that HTTP endpoints use, and the endpoints."""
-        return self.served(client), all_endpoints(state)
+        endpoints = all_endpoints(state)
+        if self.resume_secret is not None:
+            files = self.found.checkpoint.tokenizer_files
+            prints = Fingerprints(client, files, self.rpc_options.reasoning_parser)
+            state.chores.append(lambda _: prints.keep())
+            endpoints = with_resuming(endpoints, state, self.resume_secret, prints)
+        return self.served(client), endpoints
 
     def served(self, client: EngineClient) -> Served:
         """Returns the objects that HTTP endpoints use."""
@@ -173,6 +182,7 @@ def load(found: Fitted, options: ServeOptions) -> Loaded:
         parsers=_describe_parsers(options, api_options),
         lora_modules=lora_modules,
         num_api_servers=options.api_server_count,
+        resume_secret=read_resume_secret(options),
     )
 
 

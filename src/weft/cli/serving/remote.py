@@ -7,6 +7,7 @@ from weft.cli.arguments.flags import flag_names, pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, other_block, show_block
 from weft.cli.serving.loading import check_api_flags, make_served, read_template, to_api_options
+from weft.cli.serving.resuming import read_resume_secret, with_resuming
 from weft.core.client import EngineClient
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
@@ -35,6 +36,7 @@ class Remote:
         self._options = options
         self._targets = targets
         self._template = read_template(options.chat_template)
+        self._resume_secret = read_resume_secret(options)
         self._files: dict[str, bytes] = {}
 
     async def start_engine(self, metrics: Metrics) -> Fleet:
@@ -72,7 +74,10 @@ class Remote:
         if template is None:
             template = read_chat_template(self._files, self._targets[0])
         options = to_api_options(self._options, template)
-        return make_served(client, self._tokenizer, template, options), all_endpoints(state)
+        endpoints = all_endpoints(state)
+        if self._resume_secret is not None:
+            endpoints = with_resuming(endpoints, state, self._resume_secret, self._fleet)
+        return make_served(client, self._tokenizer, template, options), endpoints
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """Prints the ready banner."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
 from weft.cli.serving.banner import Address, other_block, show_block
@@ -34,6 +35,7 @@ from weft.vllm.convert.settings import FLAG, read_engine_args, to_settings
 from weft.vllm.engine import VllmSeries, read_words
 from weft.vllm.launch import Launched, launch
 from weft.web.http.endpoint import Endpoint
+from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
 from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
@@ -102,6 +104,10 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
     """Checks the options, reads the tokenizer and loads the weights into vLLM's engine, which may take minutes."""
     if model is None:
         raise ConfigError("--engine vllm needs a MODEL: a checkpoint's directory or a Hub id")
+    if pick(options, HttpOptions).resume_secret_file is not None:
+        raise ConfigError(
+            "--resume-secret-file needs an engine of Weft: vLLM's cannot continue a stream"
+        )
     rpc_options = to_rpc_options(options)
     credentials(rpc_options)  # an invalid file is reported before the model loads
     template = read_template(options.chat_template)

@@ -1,6 +1,5 @@
 """A turn's answers: their format, and the reader that converts one answer's text to parts."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +24,10 @@ from weft.text.parsers.table import (
     TOOL_PARSERS,
     starts_in_reasoning,
 )
-from weft.text.templates.history import SHORT_ID_LENGTH, SHORT_ID_LETTERS
+from weft.text.templates.history import short_id
 from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
+from weft.web.ids import random_hex
 from weft.web.served import Served
 
 # Reasons that are not listed raise an error.
@@ -110,8 +110,8 @@ class AnswerFormat:
     def make_call_id(self) -> str:
         """An id for a call without one, in a form that the template accepts in later turns."""
         if self.has_short_ids:
-            return "".join(secrets.choice(SHORT_ID_LETTERS) for _ in range(SHORT_ID_LENGTH))
-        return self.turn.call_id_prefix + secrets.token_hex(16)
+            return short_id(random_hex(16))
+        return self.turn.call_id_prefix + random_hex(16)
 
     def parser(self) -> OutputParser:
         """Creates a parser for one answer."""

@@ -92,7 +92,7 @@ class Gate:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-expose-headers": "x-request-id, request-id, retry-after, warning",
+            "access-control-expose-headers": "x-request-id, request-id, retry-after, warning, x-weft-resume",
             "vary": "Origin",
         }
 

@@ -1,7 +1,7 @@
 """Settings of the HTTP server: options of users, and limits for all requests."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,8 @@ from weft.core.values.speech import MAX_FILE_BYTES
 from weft.http.tls import TlsFiles
 from weft.web.http.root_path import VALID
 
+# Servers and proxies limit the head of a request: Envoy to 60 KiB.
+MAX_RESUME_BYTES = 48 * 2**10
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 
 
@@ -145,6 +147,14 @@ class HttpOptions:
             "Server",
         ),
     ] = ()
+    resume_secret_file: Annotated[
+        Path | None,
+        Flag(
+            "File with a secret that equal servers share: a stream that breaks can be continued at any of them, with "
+            "the header x-weft-resume.",
+            "API",
+        ),
+    ] = None
     ui: Annotated[bool, Flag("Serve the web page at / of the HTTP server.", "Server")] = True
     max_body_bytes: int = 12 * 2**20
     max_form_bytes: int = MAX_FILE_BYTES + 2**20
@@ -170,6 +180,12 @@ class HttpOptions:
             client_certificates=self.ssl_cert_reqs,
             ciphers=self.ssl_ciphers,
         )
+
+    def with_room_for_resume(self) -> "HttpOptions":
+        """Returns options whose requests may have the header x-weft-resume, which is longer than all others."""
+        if self.resume_secret_file is None:
+            return self
+        return replace(self, max_head_bytes=self.max_head_bytes + MAX_RESUME_BYTES)
 
     @property
     def has_api_keys(self) -> bool:

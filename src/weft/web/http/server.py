@@ -37,6 +37,7 @@ class HttpServer:
         self, state: ServerState, options: HttpOptions, probes: Iterable[Endpoint]
     ) -> None:
         options.check()
+        options = options.with_room_for_resume()
         self._state = state
         self._options = options
         self._app = HttpApp(state, options, Router(probes))

@@ -51,7 +51,11 @@ class ModelCall(Call):
 
     def heading(self, prefix: str) -> "Heading":
         """Returns the header fields of the answer, created now."""
-        return Heading(id=f"{prefix}-{self.label}", created=int(time.time()), model=self.model)
+        return Heading(
+            id=f"{prefix}-{self.label}",
+            created=self.created_at or int(time.time()),
+            model=self.model,
+        )
 
     def logprob_writer(
         self,
@@ -119,7 +123,7 @@ async def to_model_call(call: Call, *, to_name: ToName | None = None) -> ModelCa
     is_traced = not headers.keys().isdisjoint(TRACE_HEADERS)
     return ModelCall(
         **dict(zip(_CALL_FIELDS, _call_fields(call), strict=True)),
-        label=_label(call) if call.label == call.request_id else call.label,
+        label=label_of(call) if call.label == call.request_id else call.label,
         model=model,
         lora_request=lora_request,
         data_parallel_rank=rank_of(headers) if _RANK_HEADER in headers else None,
@@ -139,7 +143,7 @@ def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | 
     return name, served.lora_request(name)
 
 
-def _label(call: Call) -> str:
+def label_of(call: Call) -> str:
     """The client's label from the body; otherwise the server's request id. No header has a label."""
     written = getattr(call.body, "request_id", None)
     return call.label if written is None else _usable(written) or call.label

@@ -207,7 +207,7 @@ class Creation:
                 turn.params,
                 response_id=self._runs.store.new_id("resp"),
                 model=call.model,
-                created_at=int(time.time()),
+                created_at=call.created_at or int(time.time()),
             ),
             conversation=conversation,
             before=before,

@@ -21,6 +21,7 @@ _MAX_S = 1e8
 # Settings of servers whose engines are elsewhere, or whose engines other processes connect to.
 EXCLUDED = (
     *("remote", "kv_transfer_config", "kv_events_config", "served_model_name"),
+    "resume_secret_file",
     *(field.name for field in fields(RankOptions)),
 )
 

@@ -1,0 +1,1 @@
+"""Streams that continue at another equal server, with the header `x-weft-resume`."""
