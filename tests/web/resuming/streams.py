@@ -16,7 +16,7 @@ from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
 from weft.web.resuming.position import HEADER, NEW
-from weft.web.resuming.resumable import Resuming, resumable
+from weft.web.resuming.resumable import ResumingServer, resumable
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
@@ -41,7 +41,7 @@ async def resumable_site(
     )
     port = await server.start()
     server.open(
-        served, resumable(all_endpoints(state), Resuming.of(secret, fingerprint_of, registry))
+        served, resumable(all_endpoints(state), ResumingServer.of(secret, fingerprint_of, registry))
     )
     try:
         async with httpx2.AsyncClient(

@@ -10,7 +10,7 @@ from weft.engine.transfer.settings import read_secret_file
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
-from weft.web.resuming.resumable import Resuming, resumable
+from weft.web.resuming.resumable import ResumingServer, resumable
 
 _FLAG = "--resume-secret-file"
 
@@ -32,4 +32,6 @@ def with_resuming(
     endpoints: Sequence[Endpoint], state: ServerState, secret: bytes, prints: HasFingerprint
 ) -> tuple[Endpoint, ...]:
     """Returns the endpoints, whose streams can be continued."""
-    return tuple(resumable(endpoints, Resuming.of(secret, prints.fingerprint, state.registry)))
+    return tuple(
+        resumable(endpoints, ResumingServer.of(secret, prints.fingerprint, state.registry))
+    )

@@ -53,7 +53,7 @@ class Beginning(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class GivenPart(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The new part of one answer in an output; `tokens` has three bytes for each token."""
 
     index: int
@@ -83,7 +83,7 @@ class Position(msgspec.Struct, frozen=True):
     """A place in a stream: its beginning, and the outputs up to there."""
 
     beginning: Beginning
-    outputs: list[list[Piece]]
+    outputs: list[list[GivenPart]]
 
 
 class Signer:
@@ -156,7 +156,7 @@ def beginning_part(beginning: Beginning) -> str:
 def output_part(output: RequestOutput) -> str:
     """Returns the part of an output."""
     pieces = [
-        Piece(
+        GivenPart(
             answer.index,
             _to_bytes(answer.token_ids),
             answer.finish_reason,
@@ -166,7 +166,7 @@ def output_part(output: RequestOutput) -> str:
         )
         for answer in output.outputs
     ]
-    if len(pieces) == 1 and pieces[0].tokens and pieces[0] == Piece(0, pieces[0].tokens):
+    if len(pieces) == 1 and pieces[0].tokens and pieces[0] == GivenPart(0, pieces[0].tokens):
         return _to_text(pieces[0].tokens)
     return _DETAILED + _to_text(msgspec.msgpack.encode(pieces))
 
@@ -184,10 +184,12 @@ def _checked(parts: list[str]) -> Position:
     return Position(beginning, outputs)
 
 
-def _pieces(part: str) -> list[Piece]:
+def _pieces(part: str) -> list[GivenPart]:
     if part.startswith(_DETAILED):
-        return msgspec.msgpack.decode(_from_text(part.removeprefix(_DETAILED)), type=list[Piece])
-    return [Piece(0, _from_text(part))]
+        return msgspec.msgpack.decode(
+            _from_text(part.removeprefix(_DETAILED)), type=list[GivenPart]
+        )
+    return [GivenPart(0, _from_text(part))]
 
 
 def _to_bytes(token_ids: list[int]) -> bytes:

@@ -34,7 +34,7 @@ _NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Resuming:
+class ResumingServer:
     """The secret of equal servers, and the fingerprint of this one."""
 
     signer: Signer
@@ -44,14 +44,14 @@ class Resuming:
     @classmethod
     def of(
         cls, secret: bytes, fingerprint_of: FingerprintOf, registry: CollectorRegistry
-    ) -> "Resuming":
+    ) -> "ResumingServer":
         """Returns the state of one server."""
         name, text, label = SERIES
         streams = Counter(name, text, (label,), registry=registry)
         return cls(Signer(secret), fingerprint_of, streams)
 
 
-def resumable(endpoints: Iterable[Endpoint], resuming: Resuming) -> Iterator[Endpoint]:
+def resumable(endpoints: Iterable[Endpoint], resuming: ResumingServer) -> Iterator[Endpoint]:
     """Yields the endpoints; the streams of `PATHS` can be continued."""
     for endpoint in endpoints:
         if endpoint.method == "POST" and endpoint.path in PATHS:
@@ -61,7 +61,7 @@ def resumable(endpoints: Iterable[Endpoint], resuming: Resuming) -> Iterator[End
             yield endpoint
 
 
-async def _handle(resuming: Resuming, handler: Handler, call: Call) -> Answer:
+async def _handle(resuming: ResumingServer, handler: Handler, call: Call) -> Answer:
     given = call.headers.get(HEADER)
     if given is None:
         return await handler(call)
@@ -72,7 +72,7 @@ async def _handle(resuming: Resuming, handler: Handler, call: Call) -> Answer:
         raise
 
 
-async def _stream(resuming: Resuming, handler: Handler, call: Call, given: str) -> Answer:
+async def _stream(resuming: ResumingServer, handler: Handler, call: Call, given: str) -> Answer:
     if not call.body.stream or getattr(call.body, "background", None):
         raise refused("needs stream to be true, and a request that is not in the background")
     exchange, signer = call.exchange, resuming.signer
