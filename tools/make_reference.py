@@ -38,8 +38,8 @@ from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.problem import to_http_status
 from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
-from weft.web.store.store_series import TEXT as STORE_TEXT
 from weft.web.resuming.resumable import SERIES as RESUMING
+from weft.web.store.store_series import TEXT as STORE_TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"

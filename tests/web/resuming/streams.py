@@ -144,7 +144,8 @@ def _parts(one: dict) -> list[dict]:
         after.append({"end": [choice["finish_reason"], choice.get("stop_reason")]})
         choice["finish_reason"] = None
     choice.pop("stop_reason", None)
-    return [*before, one, *after]
+    is_empty = bool(after) and not (choice.get("delta") or choice.get("text") or choice["logprobs"])
+    return [*before, *([] if is_empty else [one]), *after]
 
 
 def sequence_numbers(events: list[str]) -> list[int]:

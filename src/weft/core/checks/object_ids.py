@@ -4,6 +4,8 @@ import re
 import secrets
 from typing import Final
 
+from weft.core.id_source import random_hex, store_in_ids
+
 # The metadata key with which a server names its store, in the answer of GetLoads.
 STORE_METADATA: Final = "x-weft-store"
 # The series with which a server names its store, and the series' label.
@@ -34,7 +36,7 @@ def new_id(prefix: str, store: str = "", *, mark: str = "_") -> str:
     """Returns a random id that cannot be guessed: knowing it gives access. `store` names the store of the object, and
     `mark` follows the prefix.
     """
-    return f"{prefix}{mark}{store}{secrets.token_hex(16)}"
+    return f"{prefix}{mark}{store_in_ids(store)}{random_hex(16)}"
 
 
 def store_of(text: str) -> str:

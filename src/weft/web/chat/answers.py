@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.id_source import random_hex
 from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
@@ -27,7 +28,6 @@ from weft.text.parsers.table import (
 from weft.text.templates.history import short_id
 from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
-from weft.web.ids import random_hex
 from weft.web.served import Served
 
 # Reasons that are not listed raise an error.

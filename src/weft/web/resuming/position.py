@@ -40,7 +40,8 @@ _USE = b"weft x-weft-resume 1"
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
     """What a stream was fixed to when it began. `digest` covers the request's body and prompt, and the settings of the
-    API. `nonce` gives the ids of items and tool calls.
+    API. `nonce` gives the ids of items and tool calls, which
+    have the name of the first server's `store`.
     """
 
     version: int
@@ -51,6 +52,7 @@ class Beginning(msgspec.Struct, frozen=True, array_like=True):
     fingerprint: str
     digest: bytes
     nonce: bytes
+    store: str
 
 
 class GivenPart(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -12,8 +12,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from weft.core.client import EngineClient
+from weft.core.id_source import ID_SOURCE, IdSource
 from weft.web.http.endpoint import Answer, Call, Endpoint, Events, Handler
-from weft.web.ids import ID_BYTES
 from weft.web.inference.call import label_of
 from weft.web.resuming.position import HEADER, NEW, Position, Signer, digest_of, refused
 from weft.web.resuming.resumable_client import (
@@ -82,8 +82,8 @@ async def _stream(resuming: ResumingServer, handler: Handler, call: Call, given:
     if given != NEW:
         position = signer.read(given)
         recorder.add(given.rpartition(".")[0])
-    facts = _facts(call, exchange.raw_path, position)
-    ID_BYTES.set(signer.ids_of(facts.nonce))
+    facts = _facts(signer, call, exchange.raw_path, position)
+    ID_SOURCE.set(facts.ids)
     served, prints = call.served, resuming.fingerprint_of
     client = ResumableClient(served.client, served.tokenizer, prints, recorder, facts, position)
     served = replace(served, client=cast("EngineClient", client))
@@ -97,16 +97,17 @@ async def _stream(resuming: ResumingServer, handler: Handler, call: Call, given:
     return replace(answer, source=source, headers=headers, sink=None)
 
 
-def _facts(call: Call, path: bytes, position: Position | None) -> StreamFacts:
+def _facts(signer: Signer, call: Call, path: bytes, position: Position | None) -> StreamFacts:
     """What is fixed before the prompt is known: new, or from the first part of the stream."""
     digest = digest_of(path, call.raw_body, msgspec.json.encode(call.served.options))
     if position is None:
         label = label_of(call) if call.label == call.request_id else call.label
-        created, nonce = int(time.time()), secrets.token_bytes(_NONCE_BYTES)
+        created, nonce, store = int(time.time()), secrets.token_bytes(_NONCE_BYTES), ""
     else:
         begun = position.beginning
-        label, created, nonce = begun.label, begun.created, begun.nonce
-    return StreamFacts(label=label, created=created, nonce=nonce, digest=digest)
+        label, created, nonce, store = begun.label, begun.created, begun.nonce, begun.store
+    ids = IdSource(signer.ids_of(nonce), store)
+    return StreamFacts(label=label, created=created, nonce=nonce, digest=digest, ids=ids)
 
 
 async def _shown(

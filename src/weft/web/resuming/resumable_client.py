@@ -10,9 +10,10 @@ import msgspec
 
 from weft.core.client import EngineClient, Sink
 from weft.core.errors import FailedPrecondition, Unavailable
+from weft.core.id_source import IdSource
 from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import LoRARequest, Request, RequestOutput
-from weft.text.outputs import RequestStream
+from weft.text.outputs.request_stream import RequestStream
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.exchange import Exchange
 from weft.web.http.options import MAX_RESUME_BYTES
@@ -44,6 +45,7 @@ class StreamFacts:
     created: int
     nonce: bytes
     digest: bytes
+    ids: IdSource
 
 
 class Recorder:
@@ -170,6 +172,7 @@ class ResumableClient:
             fingerprint,
             _digest(facts, request),
             facts.nonce,
+            facts.ids.store,
         )
 
     async def _fingerprint(self, request: Request) -> str:
