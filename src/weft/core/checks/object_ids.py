@@ -4,7 +4,7 @@ import re
 import secrets
 from typing import Final
 
-from weft.core.id_source import random_hex, store_in_ids
+from weft.core.checks.id_source import random_hex, store_in_ids
 
 # The metadata key with which a server names its store, in the answer of GetLoads.
 STORE_METADATA: Final = "x-weft-store"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.id_source import random_hex
 from weft.core.errors import BadRequest
-from weft.core.id_source import random_hex
 from weft.core.values.types import (
     CompletionOutput,
     FinishReason,

@@ -11,8 +11,8 @@ from typing import cast
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
+from weft.core.checks.id_source import ID_SOURCE, IdSource
 from weft.core.client import EngineClient
-from weft.core.id_source import ID_SOURCE, IdSource
 from weft.web.http.endpoint import Answer, Call, Endpoint, Events, Handler
 from weft.web.inference.call import label_of
 from weft.web.resuming.position import HEADER, NEW, Position, Signer, digest_of, refused

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.id_source import IdSource
 from weft.core.client import EngineClient, Sink
 from weft.core.errors import FailedPrecondition, Unavailable
-from weft.core.id_source import IdSource
 from weft.core.values.kv_transfer import Resumption
 from weft.core.values.types import LoRARequest, Request, RequestOutput
 from weft.text.outputs.request_stream import RequestStream
