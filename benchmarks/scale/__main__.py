@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
         "--sharded", dest="is_sharded", action="store_true",
         help="each picker has workers of its own",
     )  # fmt: skip
+    run.add_argument(
+        "--gossip-s", type=float, help="seconds until pickers hear of each other's requests"
+    )
     run.add_argument("--rate", type=float, default=default.rate, help="a second and worker")
     for name, text in (
         ("warm_up_s", "seconds before anything counts"),

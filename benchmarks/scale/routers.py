@@ -26,7 +26,7 @@ _CHECK_EVERY_S = 1.0  # a gateway's health checks
 MODEL = "simulated"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Where a request goes."""
 
@@ -79,7 +79,7 @@ class PickerRouter:
         loop = asyncio.get_running_loop()
         self.picker: Picker = make_picker(config, options, loop.time)
         self._loop = loop
-        self._workers = {f"{_host(worker)}:8000": worker for worker in workers}
+        self._workers = {self.address(worker): worker for worker in workers}
         self._tasks: set[asyncio.Task[None]] = set()
         self._poller = self._open_poller(options)
         pool = self.picker.pool
@@ -99,6 +99,11 @@ class PickerRouter:
         decision = await self.picker.director.pick(request, None)
         worker = self._workers[decision.endpoints[0]]
         return Choice(worker, decision.ticket if decision.tracks_response else None)
+
+    @staticmethod
+    def address(worker: Worker) -> str:
+        """The address of a worker's endpoint."""
+        return f"{_host(worker)}:8000"
 
     def first_token(self, choice: Choice) -> None:
         """Only a picker that follows responses hears of it."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from benchmarks.scale.gossip import gossiping
 from benchmarks.scale.load import SCENARIOS, Session, Sessions, Text, Turn, shortened
 from benchmarks.scale.policies import POLICIES
 from benchmarks.scale.routers import MODEL, TRAVEL_S, Choice, Router, open_router
@@ -34,6 +35,7 @@ class Case:
     num_workers: int = 8
     num_pickers: int = 1
     is_sharded: bool = False  # each picker has workers of its own; else each has all of them
+    gossip_s: float | None = None  # time until pickers hear of each other's requests; None: never
     rate: float = 16.0
     warm_up_s: float = 10.0
     measured_s: float = 15.0
@@ -48,6 +50,14 @@ class Case:
         for name in ("rate", "measured_s", "target_s"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ImpossibleCaseError(f"{name} must be more than 0 and less than 1e6")
+        if self.gossip_s is not None and (
+            self.is_sharded
+            or POLICIES[self.policy].without_picker is not None
+            or not 0 <= self.gossip_s <= 10
+        ):
+            raise ImpossibleCaseError(
+                "gossip_s must be from 0 to 10, for pickers that have all workers"
+            )
         if not 0 <= self.warm_up_s < 1e6:
             raise ImpossibleCaseError("warm_up_s must be from 0 to 1e6")
 
@@ -101,6 +111,8 @@ class Simulation:
         self.routers: Sequence[Router] = [
             open_router(policy, self._share(number)) for number in range(case.num_pickers)
         ]
+        if case.gossip_s is not None:
+            self.routers = gossiping(self.routers, case.gossip_s)
         self.outcomes: list[Outcome] = []
         # Which gateway a connection gets, apart from what policies draw, so that all see one load.
         self._random = random.Random(f"{case.seed} gateways")

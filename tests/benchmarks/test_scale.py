@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scale.__main__ import main
+from benchmarks.scale.gossip import gossiping
 from benchmarks.scale.load import SCENARIOS, Sessions
 from benchmarks.scale.plot import Axis, line_chart
 from benchmarks.scale.policies import POLICIES
@@ -20,6 +21,7 @@ from benchmarks.scale.service import VLLM_H100, WEFT_CPU
 from benchmarks.scale.simulate import Case, ImpossibleCaseError, Simulation, figures_of, simulate
 from benchmarks.scale.virtual_time import NothingLeftError, run_virtually
 from benchmarks.scale.worker import Job, Worker, WorkerDiedError
+from weft.epp.decision.plugin import INFLIGHT
 from weft.epp.request.values import InferenceRequest, Prompt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,11 +46,53 @@ def make_job(prompt: str, num_answer: int = 4) -> Job:
     )  # fmt: skip
 
 
+def make_request() -> InferenceRequest:
+    """A request with a prompt of ten blocks."""
+    return InferenceRequest(
+        request_id="1", path="/v1/completions", headers={}, parser="openai-parser", model=MODEL,
+        prompts=(Prompt(packed=bytes(640)),),
+    )  # fmt: skip
+
+
 def test_the_same_seed_gives_the_same_figures():
     """Nothing real is in them: no clock, no order of threads, no chance but that of the seed."""
     case = replace(TINY, policy="precise", scenario="failures", num_pickers=2)
     assert figures_of(case) == figures_of(case)
     assert figures_of(case) != figures_of(replace(case, seed=2))
+
+
+def test_pickers_that_gossip_count_each_others_requests():
+    """From when they hear of a request until they hear of its end; the figures stay those of the seed."""
+
+    async def run() -> list[list[int]]:
+        workers = [Worker(number, VLLM_H100) for number in range(2)]
+        routers = [open_router(POLICIES["prefix + in flight"], workers) for _ in range(2)]
+        counts = []
+
+        def count() -> None:
+            found = [router.picker.assembly.plugins[INFLIGHT] for router in routers]
+            pools = [router.picker.pool for router in routers]
+            counts.append(
+                [sum(map(f.num_requests, pool)) for f, pool in zip(found, pools, strict=True)]
+            )
+
+        first, second = gossiping(routers, 0.05)
+        choice = await first.pick(make_request())
+        count()
+        await asyncio.sleep(0.1)
+        count()
+        first.first_token(choice)
+        first.ended(choice, is_whole=True)
+        count()
+        await asyncio.sleep(0.1)
+        count()
+        await first.close()
+        await second.close()
+        return counts
+
+    assert run_virtually(run()) == [[1, 0], [1, 1], [0, 1], [0, 0]]
+    case = replace(TINY, policy="prefix + in flight", num_pickers=2, gossip_s=0.05)
+    assert figures_of(case) == figures_of(case)
 
 
 @pytest.mark.slow
@@ -165,11 +209,7 @@ def test_every_policy_chooses_a_worker(name: str):
     async def picked() -> int:
         workers = [Worker(number, VLLM_H100) for number in range(3)]
         router = open_router(POLICIES[name], workers)
-        request = InferenceRequest(
-            request_id="1", path="/v1/completions", headers={}, parser="openai-parser", model=MODEL,
-            prompts=(Prompt(packed=bytes(640)),),
-        )  # fmt: skip
-        choice = await router.pick(request)
+        choice = await router.pick(make_request())
         router.first_token(choice)
         router.ended(choice, is_whole=True)
         await router.close()
@@ -221,6 +261,8 @@ def test_published_points_lie_on_the_lines():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [({"num_workers": 0}, "num_workers"), ({"rate": 0.0}, "rate"),
+     ({"gossip_s": 11.0}, "gossip_s must be from 0 to 10"),
+     ({"gossip_s": 0.1, "policy": "round robin"}, "gossip_s"),
      ({"num_pickers": 9, "is_sharded": True}, "num_pickers must be from 1 to 8")],
 )  # fmt: skip
 def test_an_impossible_case_is_refused_by_name(wrong: dict[str, float], named: str):
