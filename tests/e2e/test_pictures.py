@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
@@ -14,14 +16,18 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 import weft
 from tests.compute.vision_families import save_vision_model
-from tests.doubles.pictures import data_url, noise
+from tests.doubles.pictures import data_url, noise, png
 from tests.web.anthropic.calls import create
 from tests.web.openai.calls import CHAT, answer
 from tests.web.serving import serving
 from weft.core.errors import BadRequest
 from weft.core.tenant_client import as_tenant
 from weft.core.tenants import Tenant, TenantRules
+from weft.core.values.pictures import PictureTokens
 from weft.core.values.types import RequestOptions, SamplingParams
+from weft.media.processors.patches import to_patches
+from weft.media.processors.picture_processor import PictureProcessor
+from weft.model.picture_settings import TowerSizes, read_picture_settings
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation
@@ -108,6 +114,40 @@ def test_greedy_tokens_are_those_of_transformers(saved, compute):
         assert output.outputs[0].token_ids == expected(model, output.prompt_token_ids, 1, 2)
 
 
+class Lfm2Processor:
+    """Ours for LFM2-VL: that of transformers needs torchvision, and tests/media compares both."""
+
+    def save_pretrained(self, directory: Path) -> None:
+        """Writes settings with small tiles."""
+        settings = {
+            "image_processor_type": "Lfm2VlImageProcessor",
+            "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+            "encoder_patch_size": 4,
+            "tile_size": 16,
+            "min_image_tokens": 2,
+            "max_image_tokens": 6,
+        }
+        Path(directory, "preprocessor_config.json").write_text(json.dumps(settings))
+        found = read_picture_settings(directory, TowerSizes(4, 2))
+        self._ours = PictureProcessor(found, PictureTokens(anchor=IMAGE, placeholder=IMAGE), list)
+
+    def __call__(self, pictures: list, return_tensors: str) -> dict[str, np.ndarray]:
+        """The tiles as rows of patches, filled up to one length."""
+        assert return_tensors == "np"
+        tiles = [tile for one in pictures for tile in self._ours.prepare(png(one), "").tiles]
+        pixels = msgspec.structs.replace(self._ours.settings.pixels, merge_size=1)
+        shapes = np.array([[tile.height // 4, tile.width // 4] for tile in tiles])
+        values = np.zeros((len(tiles), shapes.prod(axis=1).max(), 48), np.float32)
+        mask = np.zeros(values.shape[:2], np.int32)
+        for place, tile in enumerate(tiles):
+            patches, _ = to_patches([tile], pixels)
+            turned = patches.reshape(-1, 3, 4, 4).transpose(0, 2, 3, 1)
+            values[place, : len(patches)] = turned.reshape(-1, 48)
+            mask[place, : len(patches)] = 1
+        return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes}
+
+
 FAMILIES = {
     "gemma3": (
         Gemma3ImageProcessorPil(
@@ -136,6 +176,7 @@ FAMILIES = {
         "<|image_pad|>",
         None,
     ),
+    "lfm2_vl": (Lfm2Processor(), "<|image_pad|>", None),
 }
 # Of Pixtral's processor: the tokens after a line, and after a picture.
 MARKS = {"image_break_token": TOKENS[START], "image_end_token": TOKENS[END]}
@@ -159,7 +200,13 @@ def test_other_families_answer_as_in_transformers(family, budget, tmp_path):
     made = processor([noise(1)], return_tensors="np")
     tensors = {
         key: torch.tensor(made[key])
-        for key in ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw")
+        for key in (
+            "pixel_values",
+            "pixel_attention_mask",
+            "image_sizes",
+            "image_grid_thw",
+            "spatial_shapes",
+        )
         if key in made
     }
     assert output.outputs[0].token_ids == greedy(model, output.prompt_token_ids, types, tensors)

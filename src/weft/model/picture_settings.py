@@ -11,6 +11,7 @@ from weft.core.values.pictures import (
     RESAMPLING,
     Lines,
     NativeSize,
+    NativeTiles,
     PictureSettings,
     PictureTokens,
     Pixels,
@@ -25,6 +26,8 @@ PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 _MAX_SIDE = 1 << 14
 _MAX_PIXELS = 1 << 26
+_MAX_TOKENS = 1 << 14  # of a picture that is not divided
+_MAX_TILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,14 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
         if not fields.flag_or(name, True):
             fields.refuse(name, "true")
     settings = read(fields, sizes)
-    return _with_marks(settings, directory) if isinstance(settings, Lines) else settings
+    match settings:
+        case Lines():
+            return _with_marks(settings, directory)
+        case NativeTiles():
+            whole = _read_processor(directory)
+            has_marks = whole.flag_or("use_image_special_tokens", True)
+            return msgspec.structs.replace(settings, has_marks=has_marks)
+    return settings
 
 
 def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
@@ -97,11 +107,15 @@ def _read_file(directory: Path) -> Fields | None:
 
 def _with_marks(settings: Lines, directory: Path) -> Lines:
     """Returns the settings with the texts that end a line and a picture, if processor_config.json has others."""
-    path = directory / PROCESSOR
     names = {"image_break_token": "line_end", "image_end_token": "end"}
-    fields = read_fields(path) if path.exists() else Fields({}, PROCESSOR)
+    fields = _read_processor(directory)
     given = {name: fields.text(key) for key, name in names.items() if fields.has(key)}
     return msgspec.structs.replace(settings, **given)
+
+
+def _read_processor(directory: Path) -> Fields:
+    path = directory / PROCESSOR
+    return read_fields(path) if path.exists() else Fields({}, PROCESSOR)
 
 
 def _native(fields: Fields, sizes: TowerSizes) -> NativeSize:
@@ -150,6 +164,31 @@ def _tiles(fields: Fields, sizes: TowerSizes) -> Tiles:
 def _lines(fields: Fields, sizes: TowerSizes) -> Lines:
     longest = _object(fields, "size").integer("longest_edge", high=_MAX_SIDE)
     return Lines(pixels=_pixels(fields, sizes, resample=3), longest_edge=longest)
+
+
+def _native_tiles(fields: Fields, sizes: TowerSizes) -> NativeTiles:
+    for key, size in (
+        ("encoder_patch_size", sizes.patch_size),
+        ("downsample_factor", sizes.merge_size),
+    ):
+        if fields.integer_or(key, size) != size:
+            fields.refuse(key, f"{size}, as in config.json")
+    least = fields.integer_or("min_image_tokens", 64, high=_MAX_PIXELS)
+    most = fields.integer_or("max_image_tokens", 256, low=least, high=_MAX_TOKENS)
+    tile_size = fields.integer_or("tile_size", 512, high=_MAX_SIDE)
+    _num_tokens(tile_size, sizes, fields)
+    max_tiles = fields.integer_or("max_tiles", 10, high=_MAX_TILES)
+    is_split = max_tiles > 1 and fields.flag_or("do_image_splitting", True)
+    return NativeTiles(
+        pixels=_pixels(fields, sizes, resample=2),
+        min_tokens=least,
+        max_tokens=most,
+        tile_size=tile_size,
+        min_tiles=fields.integer_or("min_tiles", 2, low=2, high=max_tiles) if is_split else 1,
+        max_tiles=max_tiles if is_split else 1,
+        tolerance=fields.factor_or("max_pixels_tolerance", 2.0),
+        has_whole=fields.flag_or("use_thumbnail", True),
+    )
 
 
 def _pixels(fields: Fields, sizes: TowerSizes, *, resample: int) -> Pixels:
@@ -203,4 +242,5 @@ _READERS: Mapping[str, Callable[[Fields, TowerSizes], PictureSettings]] = {
     "Idefics3ImageProcessor": _tiles,
     "SmolVLMImageProcessor": _tiles,
     "PixtralImageProcessor": _lines,
+    "Lfm2VlImageProcessor": _native_tiles,
 }

@@ -83,7 +83,26 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
     end: str = "[IMG_END]"
 
 
-PictureSettings = NativeSize | Squares | Tiles | Lines
+class NativeTiles(msgspec.Struct, frozen=True, kw_only=True, tag="native_tiles"):
+    """LFM2-VL's picture processor: the picture in about its own size, as `min_tokens` to `max_tokens` whole windows.
+
+    A picture with more than `tolerance` times the largest allowed number of pixels becomes `min_tiles` to `max_tiles`
+    square tiles in rows and columns, and with `has_whole` then the whole picture as above. With `max_tiles` 1 no
+    picture is divided. With `has_marks` texts stand around the picture and before each tile.
+    """
+
+    pixels: Pixels
+    min_tokens: int
+    max_tokens: int
+    tile_size: int
+    min_tiles: int
+    max_tiles: int
+    tolerance: float = 2.0
+    has_whole: bool = True
+    has_marks: bool = True
+
+
+PictureSettings = NativeSize | Squares | Tiles | Lines | NativeTiles
 
 
 class PictureTokens(msgspec.Struct, frozen=True, kw_only=True):

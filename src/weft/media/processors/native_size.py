@@ -35,14 +35,29 @@ def native_size(height: int, width: int, settings: NativeSize) -> tuple[int, int
             f"image: one side may be at most {_MAX_RATIO} times the other for this model, got {width} x {height}",
         )
     side = settings.pixels.patch_size * settings.pixels.merge_size
-    sizes = round(height / side) * side, round(width / side) * side
-    if sizes[0] * sizes[1] > settings.max_pixels:
-        shrink = math.sqrt(height * width / settings.max_pixels)
+    sizes = whole_windows(height, width, side)
+    return within(sizes, (height, width), side, settings.min_pixels, settings.max_pixels)
+
+
+def whole_windows(height: int, width: int, side: int) -> tuple[int, int]:
+    """Returns height and width rounded to windows of this side; a short side may become 0."""
+    return round(height / side) * side, round(width / side) * side
+
+
+def within(
+    sizes: tuple[int, int], given: tuple[int, int], side: int, least: int, most: int
+) -> tuple[int, int]:
+    """Returns the sizes if they have `least` to `most` pixels; otherwise the `given` sizes scaled to about as many, as
+    whole windows.
+    """
+    height, width = given
+    if sizes[0] * sizes[1] > most:
+        shrink = math.sqrt(height * width / most)
         return (
             max(side, math.floor(height / shrink / side) * side),
             max(side, math.floor(width / shrink / side) * side),
         )
-    if sizes[0] * sizes[1] < settings.min_pixels:
-        grow = math.sqrt(settings.min_pixels / (height * width))
+    if sizes[0] * sizes[1] < least:
+        grow = math.sqrt(least / (height * width))
         return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
     return sizes

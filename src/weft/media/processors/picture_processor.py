@@ -12,6 +12,7 @@ from weft.core.values.media import PROCESSOR_KWARGS
 from weft.core.values.pictures import (
     Lines,
     NativeSize,
+    NativeTiles,
     PictureSettings,
     PictureTokens,
     PreparedItem,
@@ -22,6 +23,7 @@ from weft.core.values.pictures import (
 from weft.media.pictures import WHAT, Picture, decode_picture
 from weft.media.processors.lines import line_pieces, line_tiles
 from weft.media.processors.native_size import native_pieces, native_tiles
+from weft.media.processors.native_tiles import native_grid, native_grid_pieces
 from weft.media.processors.pieces import Encode, Piece, runs_of, to_token_ids
 from weft.media.processors.squares import square_pieces, square_tiles
 from weft.media.processors.tiles import grid_pieces, grid_tiles
@@ -69,6 +71,9 @@ class PictureProcessor:
             case Lines():
                 tiles = line_tiles(picture, settings)
                 return tiles, line_pieces(tiles, settings, tokens)
+            case NativeTiles():
+                tiles, _, num_columns = native_grid(picture, settings)
+                return tiles, native_grid_pieces(tiles, num_columns, settings, tokens)
         assert_never(settings)
 
     def salted(self, salt: str | None) -> "PictureProcessor":
@@ -111,9 +116,15 @@ def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSetting
             return msgspec.structs.replace(settings, pan_and_scan=_read_bool(name, value))
         case (Tiles(), "do_image_splitting"):
             return msgspec.structs.replace(settings, is_split=_read_bool(name, value))
+        case (NativeTiles(), "do_image_splitting"):
+            return settings if _read_bool(name, value) else _undivided(settings)
     allowed = {NativeSize: "min_pixels and max_pixels", Squares: "do_pan_and_scan"}
-    allowed |= {Tiles: "do_image_splitting", Lines: "nothing"}
+    allowed |= {Tiles: "do_image_splitting", NativeTiles: "do_image_splitting", Lines: "nothing"}
     raise _refusal(f"{name[:40]!a} is not supported; this model allows {allowed[type(settings)]}")
+
+
+def _undivided(settings: NativeTiles) -> NativeTiles:
+    return msgspec.structs.replace(settings, min_tiles=1, max_tiles=1)
 
 
 def _read_bool(name: str, value: Any) -> bool:
