@@ -24,6 +24,21 @@ LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 TIED = {"tie_word_embeddings": True}
 CASES = {
     "llama": ("llama", {}, {"target_modules": [*LINEAR, "embed_tokens", "lm_head"]}),
+    "gemma4_text, keys as values": (
+        "gemma4_text",
+        {
+            "num_hidden_layers": 6,
+            "head_dim": 16,
+            "global_head_dim": 24,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 2,
+            "layer_types": [*["sliding_attention"] * 2, "full_attention"] * 2,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": 320,
+        },
+        {"target_modules": LINEAR},
+    ),
     "llama, patterns": (
         "llama",
         {"attention_bias": True},
