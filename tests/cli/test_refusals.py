@@ -42,6 +42,10 @@ REFUSED = {
     "epp --nope": "error: Unknown option: --nope. weft epp --help lists all flags.",
     # -- of HTTP
     "serve M --no-http --no-grpc": "nothing to serve",
+    "serve M --resume-secret-file /none": "--resume-secret-file /none: No such file",
+    "serve M --resume-secret-file /none --no-http": "--resume-secret-file and --no-http exclude",
+    f"{VLLM} --resume-secret-file /none": "--resume-secret-file needs an engine of Weft",
+    "serve one=M two=M --resume-secret-file /none": "--resume-secret-file and several models exclude",
     "serve M --port 65536": "--port must be between 0 and 65535",
     "serve M --ssl-certfile x.pem": "both --ssl-certfile and --ssl-keyfile",
     "serve M --ssl-certfile /none --ssl-keyfile /none": "--ssl-certfile: cannot read /none",

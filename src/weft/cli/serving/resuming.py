@@ -5,6 +5,7 @@ from typing import Protocol
 
 from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
+from weft.core.errors import ConfigError
 from weft.core.values.types import LoRARequest
 from weft.engine.transfer.settings import read_secret_file
 from weft.web.http.endpoint import Endpoint
@@ -25,7 +26,11 @@ class HasFingerprint(Protocol):
 def read_resume_secret(options: ServeOptions) -> bytes | None:
     """Returns the secret of --resume-secret-file; None without the flag. Raises `ConfigError` for an invalid file."""
     path = pick(options, HttpOptions).resume_secret_file
-    return None if path is None else read_secret_file(_FLAG, str(path))
+    if path is None:
+        return None
+    if not options.http:
+        raise ConfigError(f"{_FLAG} and --no-http exclude each other: streams over HTTP continue")
+    return read_secret_file(_FLAG, str(path))
 
 
 def with_resuming(
