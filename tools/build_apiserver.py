@@ -22,7 +22,7 @@ SUITE = "bookworm"
 GO = "1.19"
 PACKAGES = (
     *(f"golang-{GO}-go", f"golang-{GO}-src"),
-    *("golang-github-modern-go-reflect2-dev", "rsync"),
+    *("golang-github-modern-go-reflect2-dev", "rsync", "libpopt0"),
 )
 REFLECT2 = Path("github.com") / "modern-go" / "reflect2"
 
@@ -97,6 +97,7 @@ def build_apiserver() -> None:
         PATH=os.pathsep.join(
             (str(go_root / "bin"), str(packages / "usr" / "bin"), os.environ["PATH"])
         ),
+        LD_LIBRARY_PATH=str(next(packages.rglob("libpopt.so.0")).parent),  # of rsync
         GOROOT=str(go_root),
         GOPROXY="off",
         GOFLAGS="-p=1",

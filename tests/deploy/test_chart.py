@@ -28,6 +28,7 @@ from tests.deploy.manifests import (
 from tools.check_deploy import CACHE, CHART
 from weft import __version__
 from weft.epp.config.config import read_config
+from weft.epp.kubernetes.leader_service import PORT_NAME
 from weft.epp.pool.roles import ROLE_LABEL
 from weft.epp.resolve import resolve
 
@@ -98,6 +99,8 @@ def test_our_command_lines_are_taken(release: Objects):
 def test_services_and_policies_match_pods(release: Objects):
     """What matches nothing is no error for Kubernetes."""
     for service in of_kind(release, "Service"):
+        if "selector" not in service["spec"]:
+            continue  # the leader's
         selected = [one for one in pods(release) if is_selected(service["spec"]["selector"], one)]
         assert selected
         asked = {one["targetPort"] for one in service["spec"]["ports"]}
@@ -333,14 +336,31 @@ def test_who_sees_the_pickers_metrics_is_asked_of_kubernetes():
 
 
 def test_of_several_pickers_one_leads():
-    """By a Lease, to which they have a right; a rolling update would wait for ever for a second to be ready."""
+    """By a Lease. A Service leads the gateway to it alone, so all are ready and are updated one by one."""
     found = rendered("elected-values.yaml")
     (role,) = of_kind(found, "Role")
     leases = [rule for rule in role["rules"] if "leases" in rule["resources"]]
     assert [rule["verbs"] for rule in leases] == [["get", "create", "update"]]
     picker = found["Deployment", "release-weft-picker"]["spec"]
-    assert (picker["replicas"], picker["strategy"]) == (2, {"type": "Recreate"})
-    assert "--ha-enable-leader-election" in picker["template"]["spec"]["containers"][0]["args"]
+    assert (picker["replicas"], picker["strategy"]) == (2, {"rollingUpdate": {"maxUnavailable": 0}})
+    (container,) = picker["template"]["spec"]["containers"]
+    assert "--ha-enable-leader-election" in container["args"]
+    (flag,) = (word for word in container["args"] if word.startswith("--leader-service="))
+    name = flag.partition("=")[2]
+    service = found["Service", name]["spec"]
+    assert "selector" not in service
+    assert found["InferencePool", "release-weft"]["spec"]["endpointPickerRef"]["name"] == name
+    (port,) = service["ports"]
+    assert (port["name"], port["targetPort"]) == (
+        PORT_NAME,
+        container_ports(picker["template"])[PORT_NAME],
+    )
+    assert {one["name"] for one in container["env"]} >= {"POD_NAME", "POD_IP"}
+    slices = [rule for rule in role["rules"] if "endpointslices" in rule["resources"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in slices] == [
+        (["get", "update"], [name]),
+        (["create"], None),
+    ]
     refused = template("--set", "picker.replicas=2")
     assert "picker.replicas: more than 1 needs inferencePool.enabled" in refused.stderr
 

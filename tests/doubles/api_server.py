@@ -139,7 +139,7 @@ class ApiServerDouble:
             )
         elif asked.path.endswith("reviews"):
             _write(writer, 201, json.dumps(self._review(json.loads(asked.body))).encode())
-        elif asked.path.split("/")[-2] == "leases" or asked.method == "POST":
+        elif asked.path.split("/")[-2] in {"leases", "endpointslices"} or asked.method == "POST":
             _write(writer, *self._one(asked))
         elif not asked.is_watch:
             _write(writer, 200, json.dumps(self._list(asked)).encode())

@@ -59,8 +59,11 @@ class Picker:
         self.elector: LeaderElector | None = None
 
     def is_leader(self) -> bool:
-        """True if this picker leads the pickers of its pool; always True without leader election."""
-        return self.elector is None or self.elector.is_leader
+        """True if gateways may call this picker: it is the leader, no leader is elected, or a Service leads to the
+        leader alone.
+        """
+        elector = self.elector
+        return elector is None or elector.service is not None or elector.is_leader
 
     def may_serve(self) -> bool:
         """True if the picker has learned its endpoints; always True without Kubernetes."""
@@ -261,6 +264,10 @@ async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
     await picker.cluster.start()
     if options.ha_enable_leader_election:
         picker.elector = LeaderElector(options.pool_namespace, wanted.pool_name)
+        if options.leader_service is not None:
+            picker.elector.serve_by(options.leader_service, options.ext_proc_port)
+        leads, elector = picker.metrics.leader.labels(wanted.pool_name), picker.elector
+        picker.metrics.before_text(lambda: leads.set(elector.is_leader))
         picker.on_close(picker.elector.close)
         picker.spawn(picker.elector.run(), "election")
 

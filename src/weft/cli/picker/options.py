@@ -92,7 +92,7 @@ class EppOptions(ReferenceFlags):
 
     def picker_options(self) -> PickerOptions:
         """Returns the options for routing decisions."""
-        return pick(self, PickerOptions)
+        return pick(self, PickerOptions, ext_proc_port=self.grpc_port)  # type: ignore[attr-defined]  # a flag of ServerOptions
 
     def server_options(self) -> ServerOptions:
         """Returns the options of the picker's servers: ports, TLS and limits."""

@@ -95,6 +95,14 @@ class PickerOptions:
         bool,
         Flag("Leader election: only the picker that holds the pool's Lease is ready.", "Pool"),
     ] = False
+    leader_service: Annotated[
+        str | None,
+        Flag(
+            "Name of a Service without a selector that leads to the leader; the other pickers are then ready too. "
+            "Needs POD_NAME and POD_IP in the environment.",
+            "Pool",
+        ),
+    ] = None
     refresh_metrics_interval_s: Annotated[
         float,
         Flag(
@@ -122,6 +130,7 @@ class PickerOptions:
     emit_endpoint_scores: Annotated[
         bool, Flag("Include the score of each endpoint in dynamic metadata.", "Server")
     ] = False
+    ext_proc_port: int = 9002  # the port that --leader-service leads to
     ticket_ttl_s: float = 3600.0  # a tracked request without an end is dropped after this time
     # Time for which a pick counts as load if the server does not report it.
     unseen_ttl_s: float = 10.0
@@ -159,6 +168,8 @@ class PickerOptions:
                 "--ha-enable-leader-election needs --pool-name and excludes --endpoint: the Lease is "
                 "named after the InferencePool"
             )
+        if self.leader_service is not None and not self.ha_enable_leader_election:
+            raise ConfigError("--leader-service needs --ha-enable-leader-election")
         if (self.endpoint_selector is None) != (self.endpoint_target_ports is None):
             raise ConfigError("--endpoint-selector and --endpoint-target-ports need each other")
         if self.endpoint_selector is not None:
@@ -170,6 +181,6 @@ class PickerOptions:
                 raise ConfigError("--endpoint-selector and --pool-name exclude each other")
             if self.endpoints:
                 raise ConfigError("--endpoint-selector and --endpoint exclude each other")
-        for name in ("pool_name", "pool_namespace"):
+        for name in ("pool_name", "pool_namespace", "leader_service"):
             if getattr(self, name) == "":
                 raise ConfigError(f"--{name.replace('_', '-')} must not be empty")

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import structs
 
 from weft.epp.kubernetes.api import CONFLICT, FORESEEN, NOT_FOUND, ApiFailure, ApiServer, connect
+from weft.epp.kubernetes.leader_service import LeaderService, own_pod
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class LeaderElector:
         times: LeaseTimes = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.service: LeaderService | None = None  # leads to the leader, if set
         self._api: ApiServer = connect(namespace)
         # The same name as llm-d's picker uses, so that no two pickers lead one pool.
         self._name = f"epp-{self._api.namespace}-{pool_name}.llm-d.ai"
@@ -83,6 +85,10 @@ class LeaderElector:
         self._has_failed = False  # True once a failure was logged
         self._is_released = False
         self._writing = asyncio.Lock()
+
+    def serve_by(self, name: str, port: int) -> None:
+        """Has the Service `name` lead to this picker, at this port, while it is the leader. Raises `ConfigError`."""
+        self.service = LeaderService(self._api, name, own_pod(), port)
 
     @property
     def is_leader(self) -> bool:
@@ -103,6 +109,8 @@ class LeaderElector:
         try:
             async with asyncio.timeout(self._times.renew_deadline_s / 2), self._writing:
                 await self._attempt()
+                if self.service is not None and self.is_leader:
+                    await self.service.lead_here()
             self._has_failed = False
         except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt may do better
             if not self._has_failed:

@@ -247,6 +247,11 @@ class PickerMetrics:
             "Saturation of the pool by stage, and the effective value; 1 or more means saturated.",
             ("inference_pool", "stage"),
         )
+        self.leader = self.gauge(
+            "leader",
+            "1 if this picker is the leader of its pool, 0 if it is not; only with leader election.",
+            ("name",),
+        )
         self.poll_errors = self.counter(
             "datalayer_poll_errors", "Number of failed load polls.", ("source_type",)
         )
