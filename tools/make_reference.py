@@ -36,9 +36,12 @@ from weft.rpc.status import to_status
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
+from weft.web.batches.batch_series import COUNTERS as BATCH_COUNTERS
 from weft.web.http.problem import to_http_status
 from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
 from weft.web.resuming.resumable import SERIES as RESUMING
+from weft.web.store.store_series import GAUGES as STORE_GAUGES
+from weft.web.store.store_series import PREFIX as STORE_PREFIX
 from weft.web.store.store_series import TEXT as STORE_TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,12 +238,11 @@ def metrics() -> str:
         "## Several models",
         f"Of a server with several models ([guide](../models.md)); each has the label `{LABEL}`.",
         table(("series", "type", "labels of its own", "meaning"), _pool_rows()),
-        "## Stored objects",
-        "Pickers read it ([guide](../store.md#behind-several-servers)).",
-        table(
-            ("series", "type", "labels of its own", "meaning"),
-            [(f"`{STORE_SERIES[0]}`", "gauge", f"`{STORE_SERIES[1]}`", STORE_TEXT)],
-        ),
+        "## Stored objects and batches",
+        "Of the [store](../store.md). With several API servers, each process reports all of the file that they share: "
+        "samples about it have the label `process`, so take their maximum. Counters are sums. Pickers read the name "
+        "([guide](../store.md#behind-several-servers)).",
+        table(("series", "type", "labels of its own", "meaning"), _store_rows()),
         "## Streams that continue",
         "Of a server with `--resume-secret-file` ([guide](../resuming.md)).",
         table(("series", "type", "labels of its own", "meaning"), [_resuming_row()]),
@@ -264,6 +266,15 @@ def _pool_rows() -> Iterator[Sequence[str]]:
         yield f"`{NAME}_{name}`", "gauge", "", text
     for name, text, _ in COUNTERS:
         yield f"`{NAME}_{name}_total`", "counter", "", text
+
+
+def _store_rows() -> Iterator[Sequence[str]]:
+    name, label = STORE_SERIES
+    yield f"`{name}`", "gauge", f"`{label}`", STORE_TEXT
+    for name, label, text in STORE_GAUGES:
+        yield f"`{STORE_PREFIX}{name}`", "gauge", f"`{label}`", text
+    for name, label, text in BATCH_COUNTERS:
+        yield f"`{name}_total`", "counter", f"`{label}`", text
 
 
 def _series_row(series: Series) -> Sequence[str]:

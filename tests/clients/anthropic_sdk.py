@@ -11,6 +11,7 @@ from asking import (
     WEATHER_SCHEMA,
     address,
     ask,
+    ended,
     is_told,
     refused,
     run,
@@ -123,4 +124,21 @@ def errors() -> None:
         assert raised.body["request_id"]
 
 
-run(chat, stream, tools, streamed_tools, tool_runner, forced_tools, errors)
+def batches() -> None:
+    """A batch of messages, its results, and one that nobody made."""
+    made = client.messages.batches.create(
+        requests=[
+            {"custom_id": str(one), "params": {"messages": ask(), **asked}} for one in range(3)
+        ]
+    )
+    made = ended(client.messages.batches.retrieve, made.id, "processing_status", ("ended",))
+    assert made.request_counts.succeeded == 3
+    results = {one.custom_id: one.result for one in client.messages.batches.results(made.id)}
+    assert sorted(results) == ["0", "1", "2"]
+    assert ANSWER in results["0"].message.content[0].text
+    assert made.id in [one.id for one in client.messages.batches.list()]
+    assert client.messages.batches.delete(made.id).id == made.id
+    refused(anthropic.NotFoundError, client.messages.batches.retrieve, made.id)
+
+
+run(chat, stream, tools, streamed_tools, tool_runner, forced_tools, errors, batches)

@@ -6,6 +6,7 @@ address of a server, that of one that embeds, and the names of the parts to run.
 
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
@@ -69,6 +70,16 @@ def is_person(value: object) -> bool:
 def is_told(text: str) -> bool:
     """Whether an answer says what the tool's result says."""
     return "21" in text and "sunny" in text
+
+
+def ended(retrieve: Callable, name: str, field: str, states: tuple[str, ...]) -> object:
+    """An object, once its `field` has one of these states."""
+    for _ in range(600):
+        found = retrieve(name)
+        if getattr(found, field) in states:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{name} stays {getattr(found, field)}")
 
 
 def refused(

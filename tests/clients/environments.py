@@ -100,6 +100,7 @@ ENVIRONMENTS = (
     Environment("openai-3", "openai_sdk.py", ("openai[realtime]==3.57.0",)),
     Environment("openai-2", "openai_sdk.py", ("openai[realtime]==2.54.0",)),
     Environment("anthropic", "anthropic_sdk.py", ("anthropic==2.14.0",)),
+    Environment("open-responses", "open_responses.py", ("openresponses-types==2.4.0",)),
     Environment("ollama", "ollama_sdk.py", ("ollama==0.6.3",)),
     Environment("langchain-openai", "langchain_openai_sdk.py", ("langchain-openai==1.7.4",)),
     Environment(

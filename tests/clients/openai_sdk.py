@@ -15,6 +15,7 @@ from asking import (
     address,
     ask,
     embedding_address,
+    ended,
     is_person,
     is_told,
     openai_tools,
@@ -172,6 +173,101 @@ def server_tools() -> None:
     assert is_told(made.output_text)
 
 
+def response_sockets() -> None:
+    """Responses over a WebSocket: streamed, continued without being stored, side by side, and an error."""
+    if not hasattr(client.responses, "connect"):
+        return  # packages of the older major version have no such call
+    asked = {"model": MODEL, "temperature": 0, "store": False}
+    with client.responses.connect() as session:
+        session.response.create(input=CAPITAL, **asked)
+        pieces = []
+        for event in session:
+            if event.type == "response.output_text.delta":
+                pieces.append(event.delta)
+            if event.type == "response.completed":
+                break
+        assert "".join(pieces) == event.response.output_text
+        assert ANSWER in event.response.output_text
+        parent = event.response.id
+        for lane in ("one", "two"):
+            session.response.create(
+                input=CAPITAL, previous_response_id=parent, stream_id=lane, **asked
+            )
+        ended = set()
+        while len(ended) < 2:
+            event = session.recv()
+            assert event.type != "error", event
+            if event.type == "response.completed":
+                ended.add(event.stream_id)
+        assert ended == {"one", "two"}
+        session.response.create(input=CAPITAL, previous_response_id="resp_none", **asked)
+        error = session.recv()
+        assert (error.type, error.status) == ("error", 400)
+        assert error.error.code == "previous_response_not_found"
+
+
+def conversations() -> None:
+    """A conversation that responses continue, its items, and its end."""
+    made = client.conversations.create(metadata={"topic": "test"})
+    client.responses.create(model=MODEL, input=CAPITAL, conversation=made.id, temperature=0)
+    items = list(client.conversations.items.list(made.id, order="asc"))
+    assert [item.role for item in items] == ["user", "assistant"]
+    assert ANSWER in items[1].content[0].text
+    assert client.conversations.retrieve(made.id).metadata == {"topic": "test"}
+    assert client.conversations.delete(made.id).deleted
+    refused(openai.NotFoundError, client.conversations.retrieve, made.id)
+
+
+def batches() -> None:
+    """A file of requests, the batch that runs them, its output, and both errors."""
+    lines = [
+        {
+            "custom_id": str(number), "method": "POST", "url": "/v1/chat/completions",
+            "body": {"messages": ask(), **greedy},
+        }
+        for number in range(3)
+    ]  # fmt: skip
+    text = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("asked.jsonl", text), purpose="batch")
+    assert client.files.content(file.id).content == text
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    batch = ended(client.batches.retrieve, batch.id, "status", ("completed", "failed", "expired"))
+    assert (batch.status, batch.request_counts.completed) == ("completed", 3)
+    answers = list(map(json.loads, client.files.content(batch.output_file_id).text.splitlines()))
+    assert {one["custom_id"] for one in answers} == {"0", "1", "2"}
+    assert ANSWER in answers[0]["response"]["body"]["choices"][0]["message"]["content"]
+    assert batch.id in [one.id for one in client.batches.list()]
+    assert file.id in [one.id for one in client.files.list()]
+    assert client.files.delete(file.id).deleted
+    refused(openai.NotFoundError, client.batches.retrieve, "batch_none")
+    refused(openai.NotFoundError, client.files.retrieve, file.id)
+
+
+def decisions() -> None:
+    """Answers by probabilities, of each kind; the toy may refuse."""
+    if not hasattr(client, "decisions"):
+        return  # packages of the older major version have no such call
+    made = client.decisions.create(
+        model=MODEL,
+        input="The parcel arrived two weeks late.",
+        questions=[
+            {"type": "predicate", "instructions": "The customer is satisfied."},
+            {
+                "type": "choice",
+                "instructions": "Which?",
+                "choices": [{"value": "a"}, {"value": "b"}],
+            },
+        ],
+    )
+    predicate, choice = made.answers
+    assert predicate.type in ("predicate", "refusal")
+    if choice.type == "choice":
+        assert abs(sum(one.probability for one in choice.probabilities) - 1) < 1e-6
+    refused(openai.BadRequestError, client.decisions.create, model=MODEL, input="a", questions=[])
+
+
 def realtime() -> None:
     """A session over a WebSocket: settings, a streamed answer, a forced call, an error that it survives."""
     with client.realtime.connect(model=MODEL) as session:
@@ -216,5 +312,5 @@ def embeddings() -> None:
     assert abs(sum(number * number for number in made.data[0].embedding) - 1) < 1e-3
 
 
-run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, server_tools,
-    realtime, embeddings)  # fmt: skip
+run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, response_sockets,
+    conversations, batches, decisions, server_tools, realtime, embeddings)  # fmt: skip

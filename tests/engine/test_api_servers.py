@@ -253,18 +253,20 @@ def test_outputs_go_where_their_requests_came_from(tmp_path):
 
 
 def test_series_of_several_processes_are_added_up_and_their_own_told_apart():
-    """Counters are sums; what a process says of itself has its name."""
+    """Counters are sums; what a process says of itself, or of the file that all share, has its name."""
     registries = {"api_server_0": CollectorRegistry(), "api_server_1": CollectorRegistry()}
     for number, registry in enumerate(registries.values(), start=1):
         Counter("http_requests", "Requests.", ("handler",), registry=registry).labels("/v1").inc(
             number
         )
         Gauge("process_open_fds", "Files.", registry=registry).set(10 * number)
+        Gauge("weft:store_bytes", "Bytes.", registry=registry).set(7)
     families = summed({name: families_of(one) for name, one in registries.items()})
     text = page(families).decode()
     assert 'http_requests_total{handler="/v1"} 3.0' in text
     assert 'process_open_fds{process="api_server_0"} 10.0' in text
     assert 'process_open_fds{process="api_server_1"} 20.0' in text
+    assert text.count("weft:store_bytes{") == 2
 
 
 @pytest.fixture

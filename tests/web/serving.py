@@ -26,6 +26,7 @@ from weft.web.routes import all_endpoints
 from weft.web.served import Served
 from weft.web.store.database import Store
 from weft.web.store.store_options import StoreOptions
+from weft.web.store.store_series import StoreSeries
 
 RANDOM = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
@@ -147,6 +148,7 @@ async def listening(
     """A server of everything, and its port, which is of the system's choice."""
     made = store if isinstance(store, Store) else Store(store)
     state = ServerState(CollectorRegistry(), time.monotonic(), store=made)
+    state.registry.register(StoreSeries(made))
     server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))

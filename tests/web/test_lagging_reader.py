@@ -145,7 +145,8 @@ async def read_late(served: Served, path: str) -> list[bytes]:
     state = ServerState(CollectorRegistry())
     runs = Runs(state, ResponseLimits())
     responses = response_endpoints(runs, Conversations(state.store))
-    endpoints = {endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS, *responses)}
+    all_of_them = (*OPENAI, *TOKENS, *responses)
+    endpoints = {one.path: one for one in all_of_them if one.method == "POST"}
     call = call_of(endpoints, served, path, {**STREAMS[path], "stream": True})
     answer = await endpoints[path].handler(call)
     assert isinstance(answer, Events)

@@ -239,6 +239,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     background: bool
     conversation: ConversationShown | UnsetType = UNSET
     error: ResponseFailure | None = None
+    frequency_penalty: float
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
     max_output_tokens: int | None
@@ -247,6 +248,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     output: list[OutputItem] = []
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: ReasoningShown

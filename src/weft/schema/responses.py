@@ -149,6 +149,25 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     prompt: dict[str, Any] | None = None
 
 
+class ResponseCreateEvent(ResponsesBody, frozen=True, kw_only=True):
+    """The event that asks for a response over a WebSocket. Requests with the same `stream_id` are answered in order.
+    Without `generate`, the prompt is computed and the response has no output.
+    """
+
+    type: str = "response.create"
+    input: str | list[dict[str, Any]] = []
+    stream_id: str | None = None
+    generate: bool | None = None
+
+
+class ResponseSteerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The event that adds input to a response while it is made over a WebSocket."""
+
+    type: str = "response.steer"
+    previous_response_id: str
+    input: Any
+
+
 class InputTokensBody(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt whose tokens are counted, or a conversation to be compacted."""
 

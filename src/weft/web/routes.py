@@ -14,6 +14,7 @@ from weft.web.batches.openai_batches import batch_endpoints
 from weft.web.batches.stored_files import file_endpoints
 from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
+from weft.web.http.connections.socket_sessions import SessionLimits
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.items.conversation_store import Conversations
@@ -21,8 +22,9 @@ from weft.web.ollama import ENDPOINTS as OLLAMA
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.pooling import ENDPOINTS as POOLING
 from weft.web.realtime import realtime_endpoint
-from weft.web.realtime.realtime_session import SessionLimits
+from weft.web.response_sockets.responses_session import responses_socket
 from weft.web.responses import response_endpoints
+from weft.web.responses.create import Creation
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 from weft.web.responses.takeover import Takeover
@@ -41,7 +43,7 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     runs = Runs(state, ResponseLimits())
     runner = BatchRunner(state)
     state.chores += (Takeover(runs).run, runner.run)
-    store = state.store
+    store, limits = state.store, SessionLimits()
     conversations = Conversations(store)
     openai = (
         *OPENAI,
@@ -49,9 +51,12 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *conversation_endpoints(store, conversations),
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
-    realtime = realtime_endpoint(runs, conversations, SessionLimits())
+    sockets = (
+        responses_socket(Creation(runs, conversations), limits),
+        realtime_endpoint(runs, conversations, limits),
+    )
     return (
-        *group("OpenAI", (*models.ENDPOINTS, *openai, realtime)),
+        *group("OpenAI", (*models.ENDPOINTS, *openai, *sockets)),
         *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),
         *group("Anthropic", (*ANTHROPIC, *message_batch_endpoints(store, runner))),
         *group("Ollama", OLLAMA),

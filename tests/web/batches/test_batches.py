@@ -6,6 +6,7 @@ import time
 from contextlib import asynccontextmanager
 
 import anthropic
+import httpx2
 import openai
 import pytest
 
@@ -369,6 +370,35 @@ async def test_a_batch_of_messages_has_results():
     assert results["bad"].error.error.type == "invalid_request_error"
     assert listed == [made.id]
     assert deleted.type == "message_batch_deleted"
+
+
+async def test_the_series_of_a_store_and_its_batches():
+    """Objects and bytes by kind, batches by state, and requests by outcome; the page is that of /metrics."""
+    content = "\n".join([line("good"), line("bad", temperature=9)]).encode()
+    async with serving(ECHO) as served, clients_at(served) as (client, _):
+        batch = await begin(client, content)
+        await ended(client, batch.id)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                series = await series_of(client)
+                if series.get('weft:batches_total{status="completed"}'):
+                    break
+                await asyncio.sleep(0.01)
+    assert series['weft:store_objects{kind="file"}'] == 3  # input, output, errors
+    assert series['weft:store_bytes{kind="file"}'] > len(content)
+    assert series['weft:store_batches{state="ended"}'] == 1
+    assert series['weft:store_batches{state="running"}'] == 0
+    assert series['weft:batch_requests_total{outcome="completed"}'] == 1
+    assert series['weft:batch_requests_total{outcome="failed"}'] == 1
+
+
+async def series_of(client) -> dict[str, float]:
+    """The series of a server, by name and labels."""
+    address = str(client.base_url).removesuffix("/v1/")
+    async with httpx2.AsyncClient() as http:
+        page = (await http.get(f"{address}/metrics")).text
+    rows = [row.rpartition(" ") for row in page.splitlines() if row and not row.startswith("#")]
+    return {name: float(value) for name, _, value in rows}
 
 
 async def test_a_cancelled_batch_of_messages_says_so_of_each_request():

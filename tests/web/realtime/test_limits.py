@@ -9,10 +9,10 @@ import pytest
 
 from tests.doubles.websocket_client import Refused, connected
 from tests.web.http.serving import make_state, serving
+from weft.web.http.connections.socket_sessions import SessionLimits
 from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES
 from weft.web.items.conversation_store import Conversations
 from weft.web.realtime import realtime_endpoint
-from weft.web.realtime.realtime_session import SessionLimits
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 

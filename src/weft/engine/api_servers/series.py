@@ -9,8 +9,9 @@ from prometheus_client.exposition import generate_latest
 
 from weft.engine.api_servers.messages import Family
 
-# Name prefixes of series about the Python process and its use of the system. The label `process` has the process.
-_OWN = ("process_", "python_")
+# Name prefixes of series about the Python process and its use of the system, and of those about a file that all
+# processes share. The label `process` has the process.
+_OWN = ("process_", "python_", "weft:store_objects", "weft:store_bytes", "weft:store_batches")
 SUPERVISOR = "supervisor"
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]  # a sample's name and labels

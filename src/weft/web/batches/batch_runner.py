@@ -18,8 +18,16 @@ from weft.web.batches.batch_lines import (
     BatchResponse,
     read_request,
 )
+from weft.web.batches.batch_series import BatchSeries
 from weft.web.batches.places import Places
-from weft.web.batches.stored_batch import CANCEL, Batches, BatchState, tokens_of
+from weft.web.batches.stored_batch import (
+    CANCEL,
+    COMPLETED,
+    FAILED,
+    Batches,
+    BatchState,
+    tokens_of,
+)
 from weft.web.http.state import ServerState
 from weft.web.inside import Inside, InsideAnswer, InsideCaller, until_answered
 from weft.web.store.database import until_stored
@@ -46,6 +54,7 @@ class BatchRunner:
 
     def __init__(self, state: ServerState) -> None:
         self._batches = Batches(state.store)
+        self._series = BatchSeries(state.registry)
         self._is_durable = state.store.is_durable
         self._places = Places(state, state.store.options.batch_concurrency)
         self._most = state.store.options.batch_concurrency
@@ -105,7 +114,7 @@ class BatchRunner:
 
     async def _run(self, call: InsideCaller, record: StoredObject) -> None:
         batch = msgspec.json.decode(record.head, type=BatchState)
-        work = _Batch(self._batches, record, batch)
+        work = _Batch(self._batches, record, batch, self._series)
         status = "completed"
         try:
             await work.read()
@@ -156,8 +165,12 @@ class BatchRunner:
 class _Batch:
     """A batch while it runs."""
 
-    def __init__(self, batches: Batches, record: StoredObject, batch: BatchState) -> None:
+    def __init__(
+        self, batches: Batches, record: StoredObject, batch: BatchState, series: BatchSeries
+    ) -> None:
         self._batches = batches
+        self._series = series
+        self._num_left = 0
         self.record = record
         self._batch = batch
         self._requests: list[BatchRequest] = []
@@ -182,7 +195,9 @@ class _Batch:
     async def left(self) -> list[BatchRequest]:
         """The requests without an answer."""
         answered = await self._batches.answered(self.record)
-        return [request for request in self._requests if request.custom_id not in answered]
+        found = [request for request in self._requests if request.custom_id not in answered]
+        self._num_left = len(found)
+        return found
 
     async def keep(self, request: BatchRequest, answer: InsideAnswer) -> None:
         """Stores an answer."""
@@ -193,6 +208,8 @@ class _Batch:
         await until_stored(
             lambda: self._batches.answer(self.record, request.custom_id, line, tokens, is_ok=is_ok)
         )
+        self._num_left -= 1
+        self._series.count_requests(COMPLETED if is_ok else FAILED)
 
     def fail(self, errors: list[BatchError]) -> None:
         """Notes why the batch has no answers."""
@@ -204,6 +221,9 @@ class _Batch:
         batch = msgspec.structs.replace(self._batch, total=len(ids))
         with suppress(NotFound):  # it was deleted
             await until_stored(lambda: self._batches.end(self.record, batch, status, ids))
+        self._series.count_batch(status)
+        if self._num_left:
+            self._series.count_requests(status, self._num_left)
         log.info("batch %s has ended: %s", self.record.id, status)
 
 

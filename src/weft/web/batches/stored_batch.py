@@ -11,10 +11,10 @@ from weft.core.errors import NotFound
 from weft.schema.batches import BatchError, BatchTokens, FileObject
 from weft.web.batches.batch_lines import BatchAnswer, LineError
 from weft.web.store.database import Store
-from weft.web.store.stored_object import NEW_WORK, Paging, StoredObject
+from weft.web.store.stored_object import BATCH_KIND, NEW_WORK, Paging, StoredObject
 from weft.web.store.tables import Tables
 
-KIND = "batch"
+KIND = BATCH_KIND
 ITEM_KIND = f"{KIND}_item"
 FILE_KIND = "file"
 MESSAGES = "messages"  # the label of Anthropic's batches; OpenAI's have "requests"

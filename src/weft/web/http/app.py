@@ -31,6 +31,7 @@ from weft.web.http.body import (
     check_content,
     decode_body,
     read_body,
+    scan_message,
 )
 from weft.web.http.choices import has_several_choices, send_choices
 from weft.web.http.connections.sockets import Socket
@@ -218,7 +219,7 @@ class HttpApp:
             await self._answer(exchange, found, b"")
             return
         if exchange.scope["type"] == "websocket":
-            await self._serve_socket(exchange, found, Socket(exchange, receive))
+            await self._serve_socket(exchange, found, self._to_socket(exchange, receive))
             return
         with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
@@ -250,6 +251,14 @@ class HttpApp:
                 await socket.close(_GOING_AWAY, "the server is shutting down")
                 return
             work.result()
+
+    def _to_socket(self, exchange: Exchange, receive: Receive) -> Socket:
+        async def decode(data: bytes, endpoint: Endpoint) -> Any:
+            scan = await scan_message(data, self._max_values)
+            exchange.field_names = scan.field_names()
+            return await self._decode(exchange, data, endpoint)
+
+        return Socket(exchange, receive, decode)
 
     async def _answer_while_wanted(
         self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes

@@ -1,17 +1,15 @@
 """OpenAI's realtime API: a conversation over a WebSocket, in text."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
-from weft.core.errors import BadRequest, Overloaded
+from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
+from weft.web.http.connections.socket_sessions import SessionCounter, SessionLimits, refuse_plain
 from weft.web.http.connections.sockets import Socket
-from weft.web.http.endpoint import Access, Answer, Call, Endpoint
-from weft.web.http.problem import HttpError
+from weft.web.http.endpoint import Access, Call, Endpoint
 from weft.web.inference.call import to_model_call
 from weft.web.items.conversation_store import Conversations
-from weft.web.realtime.realtime_session import RealtimeSession, SessionLimits
+from weft.web.realtime.realtime_session import RealtimeSession
 from weft.web.responses.create import Creation
 from weft.web.responses.runs import Runs
 
@@ -24,8 +22,7 @@ class Realtime:
 
     def __init__(self, runs: Runs, conversations: Conversations, limits: SessionLimits) -> None:
         self._creation = Creation(runs, conversations)
-        self._limits = limits
-        self._num_open = 0
+        self._sessions = SessionCounter("realtime", limits)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -33,7 +30,7 @@ class Realtime:
         return Endpoint(
             method="GET",
             path=_PATH,
-            handler=self._refuse,
+            handler=refuse_plain,
             socket=self.serve,
             summary="A session over a WebSocket: conversation items in, responses out, as events.",
             access=Access.API,
@@ -47,24 +44,10 @@ class Realtime:
             raise BadRequest("intent", "intent must be conversation: sound is not supported")
         body = ResponsesBody(input=[], model=call.query.get("model"))
         model_call = await to_model_call(replace(call, body=body))
-        with self._counted():
+        with self._sessions.counted():
             await socket.accept(_SUBPROTOCOL)
-            await RealtimeSession(model_call, self._creation, socket, self._limits).serve()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._num_open >= self._limits.max_sessions:
-            raise Overloaded(f"{self._num_open} realtime sessions are open; wait for one to end")
-        self._num_open += 1
-        try:
-            yield
-        finally:
-            self._num_open -= 1
-
-    async def _refuse(self, _call: Call) -> Answer:
-        raise HttpError(
-            400, "this path is a WebSocket: send the headers of an upgrade", code="upgrade_required"
-        )
+            limits = self._sessions.limits
+            await RealtimeSession(model_call, self._creation, socket, limits).serve()
 
 
 def realtime_endpoint(runs: Runs, conversations: Conversations, limits: SessionLimits) -> Endpoint:

@@ -1,20 +1,23 @@
 """One realtime session: reads a client's events, and writes those of its responses."""
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest, WeftError
 from weft.core.values.media import takes
 from weft.schema.responses import ResponsesBody
-from weft.web.http.body import BodyScan, ClientDisconnected, decode_body
+from weft.web.http.body import ClientDisconnected, decode_body, scan_message
+from weft.web.http.connections.socket_sessions import (
+    Inbox,
+    SessionLimits,
+    SessionOver,
+    to_request,
+)
 from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
@@ -41,19 +44,6 @@ _SOUND: Final = (
     "conversation.item.truncate",
 )
 _STATUSES: Final = ("completed", "incomplete", "failed", "cancelled")
-# Close codes: a message that is no text, and a session that is over.
-_POLICY, _DEADLINE = 1008, 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLimits:
-    """Limits of one session, and of all of them together."""
-
-    max_sessions: int = 256
-    max_items: int = 1000
-    max_chars: int = 4 * 2**20
-    idle_s: float = 600.0
-    max_s: float = 3600.0
 
 
 class RealtimeSession:
@@ -73,7 +63,7 @@ class RealtimeSession:
         self._response: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._takes_images = takes("image", call.served.client.model_config.media)
-        self._ends_at = asyncio.get_running_loop().time() + limits.max_s
+        self._inbox = Inbox(socket, limits, lambda: self._is_responding)
         self._handlers: Mapping[str, tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]] = {
             "session.update": (SessionUpdate, self._update),
             "conversation.item.create": (ItemCreate, self._create_item),
@@ -87,33 +77,18 @@ class RealtimeSession:
         """Serves the session until its client leaves or a limit ends it."""
         await self._send("session.created", session=self._shown())
         try:
-            while (message := await self._next()) is not None:
+            while (message := await self._inbox.next()) is not None:
                 await self._take(message)
+        except SessionOver as over:
+            await self._socket.close(over.code, str(over))
         finally:
             await self._stop_response()
-
-    async def _next(self) -> str | None:
-        """The next message; None at the end of the session."""
-        loop = asyncio.get_running_loop()
-        while True:
-            left_s = self._ends_at - loop.time()
-            try:
-                async with asyncio.timeout(min(self._limits.idle_s, left_s)):
-                    message = await self._socket.receive()
-            except TimeoutError:
-                if self._is_responding and loop.time() < self._ends_at:
-                    continue
-                await self._socket.close(_DEADLINE, "the session was idle or open for too long")
-                return None
-            if isinstance(message, bytes):
-                await self._socket.close(_POLICY, "events are texts")
-                return None
-            return message
 
     async def _take(self, message: str) -> None:
         event_id: str | None = None
         try:
-            data = await _scanned(message.encode())
+            data = message.encode()
+            await scan_message(data)
             event: ClientEvent = decode_body(data, ClientEvent)
             event_id = event.event_id
             kind, handle = self._handler(event.type)
@@ -201,12 +176,8 @@ class RealtimeSession:
         return items
 
     async def _prepare(self, data: bytes) -> Run:
-        tenant = None if self._call.exchange is None else self._call.exchange.tenant
-        if tenant is not None:
-            tenant.admit()  # each response counts as one request
         body: ResponsesBody = decode_body(data, ResponsesBody)
-        request_id = uuid.uuid4().hex
-        call = replace(self._call, body=body, request_id=request_id)
+        call = to_request(self._call, body=body)
         return Run(call.served, await self._creation.prepare(call, body))
 
     async def _respond(self, run: Run, events: ResponseEvents) -> None:
@@ -275,13 +246,3 @@ class RealtimeSession:
         body = to_problem(error, self._call.request_id).body(Dialect.OPENAI, self._call.label)
         detail = msgspec.json.decode(body)["error"]
         await self._send("error", error={**detail, "event_id": event_id})
-
-
-async def _scanned(data: bytes) -> bytes:
-    """The data of a message, after the checks that the body of a request gets."""
-    scan = BodyScan()
-    for start in range(0, len(data), SLICE_BYTES):
-        piece = data[start : start + SLICE_BYTES]
-        scan.feed(piece, is_last=start + SLICE_BYTES >= len(data))
-        await asyncio.sleep(0)
-    return data

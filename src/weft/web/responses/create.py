@@ -13,21 +13,21 @@ from msgspec import UnsetType
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import takes
+from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
 from weft.schema.responses import ResponsesBody
-from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall, naming
 from weft.web.inference.rendered import refuse_media, to_tokens_body
 from weft.web.items.conversation_store import Conversations, with_own_ids
-from weft.web.items.items import RequestInput, as_items, read_input, referred_ids
+from weft.web.items.items import RequestInput, as_items, read_input
 from weft.web.items.recalled import Recalled
 from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
+from weft.web.responses.recall import NO_UNSTORED, Recall, UnstoredById
 from weft.web.responses.request import (
-    conversation_id,
     to_response,
     to_turn,
     unforced,
@@ -35,20 +35,13 @@ from weft.web.responses.request import (
 )
 from weft.web.responses.runs import Change, Prepare, Run, Runs, encoded
 from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
-from weft.web.responses.store import AcceptedRequest, StoredResponse
+from weft.web.responses.store import AcceptedRequest
 from weft.web.responses.tool_loop import PreparedRequest
-from weft.web.responses.unsupported import check_body, check_store
 from weft.web.store.stored_object import StoredObject
 
 _SEED_BITS = 62
 # This API's names of parameters, by the names in chat and the engine.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
-
-
-class PreviousResponseNotFound(BadRequest):
-    """No response with this id is stored; clients then send the whole conversation."""
-
-    api_code = "previous_response_not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,7 @@ class Creation:
     def __init__(self, runs: Runs, conversations: Conversations) -> None:
         self._runs = runs
         self._conversations = conversations
+        self._recall = Recall(runs, conversations)
 
     async def create(self, call: ModelCall) -> Answer:
         """A response to an input: in one piece, streamed, or made in the background"""
@@ -77,7 +71,7 @@ class Creation:
         if body.background and self._runs.store.is_durable and _seed_of(body) is None:
             # After a restart, the response begins again and samples the same tokens.
             body = msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
-        recalled = await self._recall(call, body)
+        recalled = await self._recall.of(call, body)
         request = await self._check(call, body, recalled)
         accepted = _accepted(call, body, request, recalled) if body.background else None
         prepare = partial(_with_turns, call, body)
@@ -86,10 +80,8 @@ class Creation:
             await request.toolbox.find()
             run = self.run_of(call, request, self._log(body), prepare)
             return await self._in_background(run, accepted)
-        try:
+        with _naming_servers():
             request = await prepare(request)
-        except ToolServerError as error:  # OpenAI's form of the error
-            raise HttpError(424, str(error), parameter="tools") from error
         try:
             return await self._answer(call, body, request, accepted)
         except BaseException:
@@ -140,10 +132,36 @@ class Creation:
             is_streamed=body.stream,
         )
 
-    async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
-        """Checks a request; raises all its errors before anything has begun."""
-        recalled = await self._recall(call, body)
+    async def prepare(
+        self, call: ModelCall, body: ResponsesBody, unstored: UnstoredById = NO_UNSTORED
+    ) -> PreparedRequest:
+        """Checks a request; raises all its errors before anything has begun. It may continue stored responses and
+        those of `unstored`.
+        """
+        recalled = await self._recall.of(call, body, unstored)
         return await _with_turns(call, body, await self._check(call, body, recalled))
+
+    async def run_in_session(
+        self, call: ModelCall, body: ResponsesBody, unstored: UnstoredById, *, is_warmup: bool
+    ) -> Run:
+        """A run of a request of a session. One that `is_warmup` needs a single token, which is not shown."""
+        changed = msgspec.structs.replace(body, max_output_tokens=1) if is_warmup else body
+        with _naming_servers():
+            request = await self.prepare(call, changed, unstored)
+        response = msgspec.structs.replace(
+            request.response, max_output_tokens=body.max_output_tokens
+        )
+        return self.run_of(
+            call, dataclasses.replace(request, response=response, is_warmup=is_warmup)
+        )
+
+    async def events(self, run: Run, body: ResponsesBody) -> AsyncGenerator[StreamEvent, None]:
+        """The events of a run whose client waits."""
+        with _own_words(body):
+            async with aclosing(self._runs.in_foreground(run)) as events:
+                async for event in events:
+                    yield event
+        run.log_error()
 
     async def _resume(self, call: ModelCall, body: ResponsesBody, resumed: Resumed) -> Answer:
         """Begins a background response again, under the id that its caller knows."""
@@ -182,7 +200,7 @@ class Creation:
         """Checks everything that needs neither a model nor an answer of an MCP server. `listed` are the items of the
         input if they have ids already.
         """
-        if not self._stores(call):
+        if not self._recall.stores(call):
             body = msgspec.structs.replace(body, store=False)
         if body.background:
             self._runs.check_room()
@@ -219,45 +237,6 @@ class Creation:
             known_labels=recalled.known_labels | conversation.listed_labels,
         )
 
-    def _stores(self, call: ModelCall) -> bool:
-        """False if a later request may reach another API server, which would not find the response."""
-        return call.served.stores_responses or self._runs.store.is_durable
-
-    async def _recall(self, call: ModelCall, body: ResponsesBody) -> Recalled:
-        """Returns the stored objects that a request continues."""
-        check_body(body)
-        if not self._stores(call):
-            check_store(body)
-        tenant = call.tenant_name
-        items = await self._runs.store.find_items(tenant, referred_ids(body.input))
-        if body.conversation is not None:
-            recalled = await self._conversations.recall(
-                tenant,
-                conversation_id(body),
-                takes_images=takes("image", call.served.client.model_config.media),
-            )
-        else:
-            recalled = await self._before(tenant, body)
-        return msgspec.structs.replace(recalled, items=items | recalled.items)
-
-    async def _before(self, tenant: str, body: ResponsesBody) -> Recalled:
-        """Returns the conversation before this request's input, and the MCP servers whose tools were listed in it."""
-        if body.previous_input_messages:
-            try:
-                check_messages(body.previous_input_messages)
-            except BadRequest as error:
-                raise BadRequest("previous_input_messages", f"previous_input_{error}") from error
-            return Recalled(before=body.previous_input_messages)
-        if body.previous_response_id is None:
-            return Recalled()
-        stored = await self._runs.store.get(tenant, body.previous_response_id)
-        if isinstance(stored, StoredResponse):
-            return Recalled(before=stored.conversation(), known_labels=stored.known_labels)
-        shown = f"Previous response with id {body.previous_response_id[:64]!a}"
-        if stored is not None or self._runs.get(tenant, body.previous_response_id) is not None:
-            raise BadRequest("previous_response_id", f"{shown} has not ended yet.")
-        raise PreviousResponseNotFound("previous_response_id", f"{shown} not found.")
-
     def _log(self, body: ResponsesBody) -> EventLog | None:
         return EventLog(self._runs.limits.max_event_bytes) if body.stream else None
 
@@ -268,11 +247,9 @@ class Creation:
         return run.response
 
     async def _stream(self, run: Run, body: ResponsesBody) -> AsyncGenerator[bytes, None]:
-        with _own_words(body):
-            async with aclosing(self._runs.in_foreground(run)) as events:
-                async for event in events:
-                    yield encoded(event)
-        run.log_error()
+        async with aclosing(self.events(run, body)) as events:
+            async for event in events:
+                yield encoded(event)
 
 
 def _seed_of(body: ResponsesBody) -> int | None:
@@ -331,6 +308,15 @@ async def _with_turns(
         listed=tuple(listed),
         known_labels=request.known_labels | {item.server_label for item in listed},
     )
+
+
+@contextmanager
+def _naming_servers() -> Iterator[None]:
+    """Converts a failure of a tool server to OpenAI's form of the error."""
+    try:
+        yield
+    except ToolServerError as error:
+        raise HttpError(424, str(error), parameter="tools") from error
 
 
 @contextmanager

@@ -120,12 +120,14 @@ def to_response(
         conversation=(
             UNSET if body.conversation is None else ConversationShown(id=conversation_id(body))
         ),
+        frequency_penalty=params.frequency_penalty,
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
         metadata=body.metadata or {},
         model=model,
         parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=params.presence_penalty,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         reasoning=ReasoningShown(

@@ -18,6 +18,7 @@ from weft.web.responses.store import (
     AcceptedRequest,
     ResponseLimits,
     ResponseStore,
+    StoredResponse,
     to_stored,
     without_output,
 )
@@ -110,15 +111,17 @@ class Run:
             if self._prepare is not None:
                 self.request = await self._prepare(self.request)
             writer.offer(self.request.toolbox, self.request.listed)
-            async with aclosing(ToolLoop(self._served, self.request, writer).events()) as events:
+            loop = ToolLoop(self._served, self.request, writer)
+            made = loop.warmup_events() if self.request.is_warmup else loop.events()
+            async with aclosing(made) as events:
                 async for event in events:
                     yield event
         except Exception as error:  # top of a response's task: the response must end
             if not writer.has_started:
                 raise
             self.error = error
-            for made in writer.fail(error, self.request.turn.options.request_id):
-                yield made
+            for last in writer.fail(error, self.request.turn.options.request_id):
+                yield last
 
     def log_error(self) -> None:
         """Logs an unexpected error that no client receives."""
@@ -133,21 +136,24 @@ class Run:
 
     def changes(self, store: ResponseStore) -> list[Change]:
         """Returns what has to be stored at the end."""
-        request = self.request
         changes: list[Change] = []
         if self.is_worth_storing:
-            stored = to_stored(
-                self.response,
-                conversation=request.conversation,
-                before=request.before,
-                known_labels=request.known_labels,
-                own_item_ids=request.own_item_ids,
-                log=self.log,
-            )
-            changes.append(store.ended(self.tenant, stored))
+            changes.append(store.ended(self.tenant, self.to_stored()))
         if self.response.status in ("completed", "incomplete"):
             changes += self._also(self)
         return changes
+
+    def to_stored(self) -> StoredResponse:
+        """Returns the response as a later one continues it."""
+        request = self.request
+        return to_stored(
+            self.response,
+            conversation=request.conversation,
+            before=request.before,
+            known_labels=request.known_labels,
+            own_item_ids=request.own_item_ids,
+            log=self.log,
+        )
 
     def cut(self, reason: BaseException) -> None:
         """Ends a background response early, by its task."""

@@ -14,7 +14,7 @@ from weft.core.values.logprobs import num_scores
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
-from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
+from weft.web.chat.turn import Began, Turn, TurnDelta, TurnEvent
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.items.item_reader import Message
 from weft.web.items.items import RequestInput, as_items, to_messages
@@ -32,7 +32,8 @@ class PreparedRequest:
     """A checked request, which only the engine can still refuse. `before` are the messages of earlier responses; the
     messages of `turn` are these and the messages of `conversation`. `later_turn` is the template for the turns after
     tool calls, without the calls and their results. `prepared` is None if approved calls must be made before the first
-    turn, or while the tools of `toolbox` are not listed yet.
+    turn, or while the tools of `toolbox` are not listed yet. For a request that `is_warmup`, only the prompt is
+    computed.
     """
 
     turn: Turn
@@ -46,6 +47,7 @@ class PreparedRequest:
     toolbox: Toolbox | None = None
     listed: tuple[McpListToolsItem, ...] = ()
     known_labels: frozenset[str] = frozenset()
+    is_warmup: bool = False
 
     def close(self) -> None:
         """Releases its resources; idempotent."""
@@ -90,6 +92,22 @@ class ToolLoop:
             turn, prepared = self._next_turn(), None
         for event in writer.finish(is_cut=turn is None):
             yield event
+
+    async def warmup_events(self) -> AsyncGenerator[StreamEvent, None]:
+        """Yields the events of a response without output, whose prompt is computed and cached. Approved calls are left
+        to the next response.
+        """
+        request, writer = self._request, self._writer
+        for made in writer.begin():
+            yield made
+        if request.prepared is not None:
+            async with aclosing(run_turn(self._served, request.turn, request.prepared)) as events:
+                async for event in events:
+                    if isinstance(event, Began):
+                        for made in writer.add(event):
+                            yield made
+        for made in writer.finish():
+            yield made
 
     def _approved(self) -> list[StreamEvent]:
         writer = self._writer

@@ -20,7 +20,7 @@ from weft.core.checks.object_ids import new_id, new_store_name
 from weft.core.errors import ConfigError
 from weft.web.store.owner import WorkOwner
 from weft.web.store.store_options import StoreOptions
-from weft.web.store.stored_object import StoreFailed
+from weft.web.store.stored_object import StoreFailed, StoreFigures
 from weft.web.store.tables import APPLICATION_ID, SCHEMA, VERSION, Tables
 
 log = logging.getLogger("weft.web")
@@ -56,6 +56,8 @@ class Store:
         self._owner: WorkOwner | None = None
         self._reported: str | None = None
         self._is_closed = False
+        self._has_changed = False  # True until the figures are read again
+        self.figures = StoreFigures()
 
     @property
     def is_durable(self) -> bool:
@@ -133,7 +135,17 @@ class Store:
             if isinstance(error, sqlite3.Error):
                 raise self._failed(error) from error
             raise
+        if not self._has_changed:
+            self._has_changed = True
+            with suppress(StoreFailed):  # the server is shutting down
+                self._submit(self._count)
         return result
+
+    def _count(self) -> None:
+        """Reads the figures, after all work that has been submitted."""
+        self._has_changed = False
+        with suppress(sqlite3.Error):  # which the next work meets too
+            self.figures = self._open().figures()
 
     def _failed(self, error: sqlite3.Error) -> StoreFailed:
         reported = f"the store cannot be used now: {error}"

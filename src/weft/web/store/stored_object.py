@@ -1,6 +1,7 @@
 """`StoredObject`: the unit of storage; and the limits and errors of a store."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -10,6 +11,7 @@ from weft.core.errors import FailedPrecondition, Unavailable
 RECORD_BYTES = 256
 # The kind of records that are dropped, oldest first, if the store is full.
 DROPPED_KIND = "response"
+BATCH_KIND = "batch"
 NEW_WORK = ""  # the owner of work that no process has begun
 
 
@@ -61,6 +63,15 @@ class StoreLimits:
     max_bytes: int = 256 * 2**20
     max_tenant_bytes: int | None = None
     max_responses: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFigures:
+    """Numbers and bytes of stored objects by kind, and numbers of batches that are waiting, running or ended."""
+
+    num_objects: Mapping[str, int] = field(default_factory=dict)
+    num_bytes: Mapping[str, int] = field(default_factory=dict)
+    num_batches: Mapping[str, int] = field(default_factory=dict)
 
 
 class StoreFull(FailedPrecondition):

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from weft.core.errors import BadRequest
 from weft.web.store.owner import WorkOwner
 from weft.web.store.stored_object import (
+    BATCH_KIND,
     DROPPED_KIND,
     NEW_WORK,
     Paging,
     StoredObject,
+    StoreFigures,
     StoreFull,
     StoreLimits,
 )
@@ -250,6 +252,25 @@ class Tables:
     def num_bytes(self) -> int:
         """Bytes of all records."""
         return self._total("num_bytes")
+
+    def figures(self) -> StoreFigures:
+        """Numbers and bytes of all records."""
+        rows = self._run(
+            "SELECT kind, SUM(num_records), SUM(num_bytes) FROM totals GROUP BY kind"
+        ).fetchall()
+        num_objects = {kind: num_records for kind, num_records, _ in rows}
+        owned = self._run(
+            "SELECT owner = ?, COUNT(*) FROM records WHERE kind = ? AND owner IS NOT NULL GROUP BY 1",
+            *(NEW_WORK, BATCH_KIND),
+        )
+        num_owned = dict(owned.fetchall())
+        waiting, running = num_owned.get(1, 0), num_owned.get(0, 0)
+        ended = num_objects.get(BATCH_KIND, 0) - waiting - running
+        return StoreFigures(
+            num_objects=num_objects,
+            num_bytes={kind: num_bytes for kind, _, num_bytes in rows},
+            num_batches={"waiting": waiting, "running": running, "ended": ended},
+        )
 
     def __len__(self) -> int:
         return self._total("num_records")

@@ -1,12 +1,13 @@
 """WebSockets on the HTTP server: an exchange whose body is messages in both directions."""
 
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
 
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto import events
 
+from weft.web.http.endpoint import Endpoint
 from weft.web.http.exchange import ABORT, Exchange
 
 MAX_MESSAGE_BYTES: Final = 2**20
@@ -66,9 +67,17 @@ class SocketSend:
 
 
 class Socket:
-    """The WebSocket of one exchange. Texts only: a message of bytes is returned as bytes, for its reader to refuse."""
+    """The WebSocket of one exchange. Texts only: a message of bytes is returned as bytes, for its reader to refuse.
+    `decode` decodes a message as the body of an endpoint, with the same checks.
+    """
 
-    def __init__(self, exchange: Exchange, receive: Receive) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        receive: Receive,
+        decode: Callable[[bytes, Endpoint], Awaitable[Any]],
+    ) -> None:
+        self.decode = decode
         self._exchange = exchange
         self._receive = receive
         assert isinstance(exchange.sender, SocketSend)
