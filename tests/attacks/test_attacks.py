@@ -79,13 +79,15 @@ def test_every_endpoint_that_takes_a_body_is_attacked():
     assert fields_by_path().keys() == BASES.keys()
 
 
+@pytest.mark.slow
 def test_no_body_holds_the_event_loop():
-    """One kind for each endpoint; all of them are tried by the slow tests."""
+    """One kind for each endpoint."""
     assert run(GENERATING, one_for_each_path()) == []
 
 
+@pytest.mark.slow
 def test_no_message_holds_the_event_loop():
-    """One kind or another for each call; all of them are tried by the slow tests."""
+    """One kind or another for each call."""
     assert run(GENERATING, one_for_each_call()) == []
 
 
