@@ -58,7 +58,7 @@ _VERIFIED = (
     ),
     (
         "GGUF files of every architecture in float32",
-        "llama.cpp: the same greedy tokens, logits within 1e-5, with GELU within 5e-4",
+        "llama.cpp: the same greedy tokens, logits within 1e-5, with GELU within 5e-4, with Mamba-2 within 1e-4",
         "llama/test_logits.py",
     ),
     (
@@ -208,7 +208,8 @@ def _verified() -> tuple[str, ...]:
         "The tests generate checkpoints with random weights, for every combination of a family's settings.",
         (
             "`make test-llama` runs the comparison with llama.cpp, with keys and values in float32. Its last run, on "
-            "24 November 2026 with llama-cpp-python 0.3.36 on a CPU with AVX2, passed all 73 tests. For "
+            "24 November 2026 with llama-cpp-python 0.3.36 on a CPU with AVX2, passed all 73 tests; the tests of "
+            "architectures and pre-tokenizers that are newer passed on 28 November 2026 with the same release. For "
             "quantized dense "
             "models, Weft's logits differed from llama.cpp's by 0.8 to 2.3 %, for quantized mixtures of experts "
             "by 2.1 to "
@@ -218,8 +219,9 @@ def _verified() -> tuple[str, ...]:
         (
             "In some points llama.cpp differs from the models' original code, and Weft follows the original: groups of "
             "DeepSeek V2's experts are ranked by their best expert, the YaRN scaling of gpt-oss may begin between two "
-            "frequencies, text is normalized to NFC for the pre-tokenizer `qwen2`, and combining marks belong to words "
-            "for `tekken` and `gpt-4o`."
+            "frequencies, attention of Phi-3 has the window that its files name, texts are normalized to NFC for the "
+            "pre-tokenizers `qwen2`, `qwen35` and `command-r`, and combining marks belong to words for `tekken` and "
+            "`gpt-4o`."
         ),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from weft.model.embedded.byte_tokenizer import CHATML
+from weft.model.families.encoder_families import GPT2_KEYS
 
 ARCHITECTURES = {
     "gemma3_text": "gemma3",
@@ -21,8 +22,22 @@ ARCHITECTURES = {
     "lfm2_moe": "lfm2moe",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "youtu": "deepseek2",
+    "internlm3": "llama",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "olmo3": "olmo2",
+    "glm": "chatglm",
+    "gpt_neox": "gptneox",
+    "phi": "phi2",
+    "cohere": "command-r",
+    "granitemoehybrid": "granitehybrid",
+    "bamba": "granitehybrid",
 }
-INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
+INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "granitehybrid")
+LAYER_NORMS = (
+    *("gpt2", "gpt_neox", "phi", "starcoder2", "stablelm", "nemotron", "cohere", "cohere2"),
+)
+WITH_WINDOWS = ("gemma", "gpt_oss", "olmo3", "exaone4", "cohere2", "phi3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
 
 
@@ -44,6 +59,7 @@ def write_gguf(
     `extra` are rows of numbers that the checkpoint does not have.
     """
     config = json.loads((checkpoint / "config.json").read_text())
+    config |= {new: config[old] for old, new in GPT2_KEYS.items() if old in config}
     stored = load_file(checkpoint / "model.safetensors")
     config["num_nextn_predict_layers"] = sum(name.endswith("eh_proj.weight") for name in stored)
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -103,8 +119,15 @@ def gguf_tensors(checkpoint, config, name):
     names = gguf.get_tensor_name_map(number, _num_layers(config))
     tensors = {}
     stored = load_file(checkpoint / "model.safetensors")
-    for theirs, values in with_merged_experts(stored).items():
+    num_groups = config.get("mamba_n_groups", 1)
+    for theirs, values in with_merged_experts(with_named_parts(stored, num_groups)).items():
         wide = values.astype(np.float32)
+        if theirs.endswith("A_log"):
+            wide = -np.exp(wide)
+        if name == "gpt2" and wide.ndim == 2 and ".c_" in theirs:
+            wide = np.ascontiguousarray(wide.T)
+        if "query_key_value" in theirs:
+            wide = by_part(wide, config["num_attention_heads"])
         renamed = theirs.replace("e_score_correction_bias", "e_score_correction.bias")
         renamed = renamed.replace("expert_bias", "expert_bias.bias")
         for short, part in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
@@ -116,7 +139,7 @@ def gguf_tensors(checkpoint, config, name):
         if name in INTERLEAVED and ("q_proj" in theirs or "k_proj" in theirs):
             key = "num_attention_heads" if "q_proj" in theirs else "num_key_value_heads"
             wide = interleaved(wide, config[key])
-        if name.startswith("gemma") and theirs.endswith("norm.weight"):
+        if name.startswith(("gemma", "nemotron")) and theirs.endswith("norm.weight"):
             wide = wide + np.float32(1)
         tensors[ours] = wide
     return tensors
@@ -134,6 +157,29 @@ def with_split_heads(tensors, config):
         split[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.swapaxes(1, 2))
         split[name.replace("kv_b", "v_b")] = np.ascontiguousarray(own)
     return split
+
+
+def with_named_parts(stored, num_groups):
+    """Parts of hybrids with Mamba-2 as the converter has them: gate and up apart, biases of steps, scales by group."""
+    has_experts = any("block_sparse_moe" in name for name in stored)
+    mlp = "mlp.shared_expert." if has_experts else "mlp."
+    tensors = {}
+    for name, values in stored.items():
+        plain = name.replace("shared_mlp.output_linear", f"{mlp}down_proj")
+        plain = plain.replace("dt_bias", "dt_proj.bias")
+        if "shared_mlp.input_linear" in name:
+            gate, up = np.split(values, 2)
+            tensors[name.replace("shared_mlp.input_linear", f"{mlp}gate_proj")] = gate
+            tensors[name.replace("shared_mlp.input_linear", f"{mlp}up_proj")] = up
+        elif "conv1d.weight" in name:
+            tensors[name] = values.squeeze(1)
+        elif "mamba.norm" in name:
+            tensors[name] = values.reshape(num_groups, -1)
+        elif name.endswith(("mamba.A_log", "mamba.D")):
+            tensors[name] = values[:, None]
+        else:
+            tensors[plain] = values
+    return tensors
 
 
 def with_merged_experts(stored):
@@ -171,6 +217,12 @@ def with_merged_experts(stored):
     return tensors | stacked
 
 
+def by_part(values, num_heads):
+    """All queries, then all keys, then all values, of rows that have each head's three parts together."""
+    heads = values.reshape(num_heads, 3, len(values) // num_heads // 3, -1)
+    return np.ascontiguousarray(heads.swapaxes(0, 1).reshape(values.shape))
+
+
 def interleaved(values, num_heads):
     """The rows of both halves of a head by turns."""
     halves = values.reshape(num_heads, 2, len(values) // num_heads // 2, -1)
@@ -189,15 +241,15 @@ def _write_settings(writer, config, is_split):
         _write_latent(writer, config, is_split)
     else:
         writer.add_head_count_kv(_key_heads(config))
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    _write_norms(writer, config)
+    _write_mamba(writer, config)
     if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     _write_rope(writer, config)
     if config.get("head_dim") and "kv_lora_rank" not in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    if config.get("sliding_window") and config["model_type"].startswith(("gemma", "gpt_oss")):
-        writer.add_sliding_window(config["sliding_window"])
+    _write_windows(writer, config)
     _write_experts(writer, config)
     if config.get("attn_logit_softcapping"):
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
@@ -206,8 +258,42 @@ def _write_settings(writer, config, is_split):
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if "logit_scale" in config:
+        writer.add_logit_scale(config["logit_scale"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def _write_mamba(writer, config):
+    if "mamba_n_heads" not in config:
+        return
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])
+    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    has_rope = config["model_type"] == "bamba" or config["position_embedding_type"] == "rope"
+    writer.add_rope_scaling_finetuned(has_rope)
+    if config["model_type"] != "bamba":
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+
+
+def _write_windows(writer, config):
+    if config.get("sliding_window") and config["model_type"].startswith(WITH_WINDOWS):
+        writer.add_sliding_window(config["sliding_window"])
+        if config["model_type"] in ("olmo3", "exaone4"):
+            kinds = config["layer_types"]
+            writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+
+
+def _write_norms(writer, config):
+    if config["model_type"] in LAYER_NORMS:
+        names = ("layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
+        writer.add_layer_norm_eps(next(config[name] for name in names if name in config))
+    else:
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    if config["model_type"] in ("gpt_neox", "stablelm"):
+        writer.add_parallel_residual(config["use_parallel_residual"])
 
 
 def _num_layers(config):
@@ -219,6 +305,10 @@ def _write_rope(writer, config):
     rope = config.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
+    part = full.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if part is not None:
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        writer.add_rope_dimension_count(int(width * part))
     if full.get("rope_type", "default") in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
         writer.add_rope_scaling_factor(full["factor"])
@@ -230,7 +320,7 @@ def _write_rope(writer, config):
 
 def _mlp_width(config):
     """As LFM2 makes it of the size in its config."""
-    size = config["intermediate_size"]
+    size = config["intermediate_size"] or 4 * config["hidden_size"]
     if not config.get("block_auto_adjust_ff_dim"):
         return size
     step = config["block_multiple_of"]
@@ -239,10 +329,13 @@ def _mlp_width(config):
 
 def _key_heads(config):
     """None in convolutions."""
-    heads = config["num_key_value_heads"]
-    if "conv_L_cache" not in config:
+    heads, kinds = config["num_key_value_heads"], config.get("layer_types")
+    if "conv_L_cache" not in config and "mamba_n_heads" not in config:
         return heads
-    return [heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
+    if not kinds:
+        listed = config["attn_layer_indices"]
+        return [heads if layer in listed else 0 for layer in range(config["num_hidden_layers"])]
+    return [heads if kind in ("attention", "full_attention") else 0 for kind in kinds]
 
 
 def _write_experts(writer, config):
@@ -252,11 +345,12 @@ def _write_experts(writer, config):
     width = "intermediate_size" if config["model_type"] == "gpt_oss" else "moe_intermediate_size"
     if config.get(width):
         writer.add_expert_feed_forward_length(config[width])
-    if config["model_type"] == "glm4_moe":
-        turned = config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]
-        writer.add_rope_dimension_count(int(turned))
     if "n_routed_experts" in config:
         _write_grouped_experts(writer, config)
+    if config["model_type"] == "youtu":  # has no experts, and llama.cpp wants these keys
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_leading_dense_block_count(config["num_hidden_layers"])
+        writer.add_expert_shared_count(0)
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

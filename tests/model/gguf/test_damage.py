@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from tests.model.gguf.files import write_gguf
-from tests.model.gguf.test_models import DEEPSEEK2
+from tests.model.gguf.test_metadata import DEEPSEEK2
 from tests.model.test_damage import DAMAGES, ODD, check_damage, complaint
 from tests.model.test_latent import V3
 from weft.core.errors import ConfigError
 from weft.model.families.decoders import read_config, read_spec
-from weft.model.gguf.architectures import find_architecture, make_config
+from weft.model.gguf.architectures import find_architecture
+from weft.model.gguf.family_config import make_config
 from weft.model.open import open_model
 
 # Rows of whole blocks wherever a product of attention is read.
@@ -87,7 +88,7 @@ def test_any_metadata_is_read_or_refused(changes):
             metadata,
             "m",
             tensors={"token_embd.weight": (300, 64)},
-            rope_factors=None,
+            rope_factors={},
         )
         read_spec(read_config(config, "m"))
 

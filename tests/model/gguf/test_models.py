@@ -1,6 +1,7 @@
 """Models in GGUF files against the same checkpoint in safetensors."""
 
 import json
+import math
 
 import gguf
 import numpy as np
@@ -14,7 +15,6 @@ from tests.slow import slow_but
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.model.gguf.architectures import find_architecture, make_config
 from weft.model.gguf.blocks import TYPES
 from weft.model.open import open_model
 from weft.model.quantized.packed import PackedMatrix
@@ -29,13 +29,26 @@ ARCHITECTURES = [
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"),
     *("glm4_moe", "glm4_moe, one group, whole sigmoids, two shared experts"),
     *("lfm2", "lfm2, a convolution last, its MLP multiplied", "lfm2_moe"),
+    *("arcee", "seed_oss", "seed_oss, biases elsewhere", "internlm3", "hunyuan_v1_dense"),
+    *("olmo3", "exaone4", "exaone4 without windows, tied", "phi3", "phi3, partial rope"),
+    *("glm", "glm4", "ernie4_5", "ernie4_5 with biases, untied", "dots1", "gpt2"),
+    *("gpt_neox", "gpt_neox, one after the other, without biases, tied"),
+    *("phi", "starcoder2", "stablelm", "stablelm with biases, side by side"),
+    *("nemotron", "nemotron with biases", "cohere", "cohere2"),
 ]
 PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}
 YARN_OF_V2 = "deepseek_v2, queries of low rank, groups, biases, yarn"
 YARN_OF_V3 = "deepseek_v3, halves turn, one group, whole sigmoids, no dense layer, yarn"
-DEEPSEEK = ["deepseek_v2", YARN_OF_V2, "deepseek_v3", YARN_OF_V3]
+DEEPSEEK = ["deepseek_v2", YARN_OF_V2, "deepseek_v3", YARN_OF_V3, "youtu"]
+ROPED_HYBRID = "granitemoehybrid without experts, rope, many groups, biases, limits, Mamba-2 last"
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
+    ROPED_HYBRID: {"time_step_limit": (0.0, float("inf"))},
+    "bamba": {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    "glm": {"head_dim": 12},
+    "dots1": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    "phi": {"num_key_value_heads": 4},
+    "nemotron": {"hidden_act": "relu2"},
     "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"query_pre_attn_scalar": 16},
@@ -48,12 +61,6 @@ FIXED = {
     },
     YARN_OF_V3: {"rope_interleave": True},
 }
-
-
-def config_of(metadata):
-    """What a file with this metadata, and nothing else, is read as."""
-    found = find_architecture(metadata, "m")
-    return make_config(*found, metadata, "m", tensors={}, rope_factors=None)
 
 
 def write_both(directory, family, settings, kinds="F32", **how):
@@ -88,6 +95,29 @@ def test_latent_attention_computes_what_the_checkpoint_does(tmp_path, case, comp
     name, path = write_both(tmp_path, family, settings, is_split=is_split)
     assert open_model(path).spec.latent == open_model(name).spec.latent
     assert_same(path, name, compute=compute)
+
+
+# With a shared expert and without, with rope and without.
+HYBRIDS = ["granitemoehybrid", ROPED_HYBRID, "bamba"]
+
+
+@pytest.mark.parametrize("case", slow_but(("granitemoehybrid",), HYBRIDS))
+def test_mamba_computes_nearly_what_the_checkpoint_does(tmp_path, case):
+    """Files have the decays of states themselves, where checkpoints have their logarithms."""
+    family, settings = CASES[case]
+    name, path = write_both(tmp_path, family, settings | FIXED.get(case, {}))
+    expected = logits_of(name)
+    np.testing.assert_allclose(logits_of(path), expected, rtol=0, atol=2e-3)
+    assert expected.std() > 0.5
+
+
+def test_decays_that_are_not_negative_are_refused(tmp_path):
+    """The state would grow with each token, or the logarithm would be no number."""
+    _, path = write_both(
+        tmp_path, *CASES["bamba"], change=lambda name, v: abs(v) if name.endswith("ssm_a") else v
+    )
+    with pytest.raises(ConfigError, match=r"blk\.0\.ssm_a must have negative numbers only"):
+        open_model(path).map()
 
 
 WIDE_LATENT = {
@@ -156,71 +186,6 @@ def test_numbers_that_are_none_are_named_by_half(tmp_path, part, compute):
         logits_of(path, compute=compute)
 
 
-DEEPSEEK2 = {
-    "general.architecture": "deepseek2",
-    **{
-        f"deepseek2.{key}": value
-        for key, value in {
-            **dict.fromkeys(("context_length", "embedding_length", "feed_forward_length"), 64),
-            **dict.fromkeys(("block_count", "attention.head_count"), 4),
-            "attention.layer_norm_rms_epsilon": 1e-6,
-            "attention.head_count_kv": 1,
-            "attention.kv_lora_rank": 32,
-            "attention.key_length": 40,
-            "attention.value_length": 32,
-            "attention.key_length_mla": 24,
-            "attention.value_length_mla": 16,
-            "rope.dimension_count": 8,
-            "expert_count": 8,
-            "expert_used_count": 2,
-        }.items()
-    },
-}
-
-
-def deepseek(**changes):
-    """The config of such metadata; `None` leaves a key out."""
-    changes = {f"deepseek2.{key}": value for key, value in changes.items()}
-    metadata = {key: v for key, v in (DEEPSEEK2 | changes).items() if v is not None}
-    return config_of(metadata)
-
-
-def test_what_files_of_deepseek_leave_out_is_as_llama_cpp_takes_it():
-    """Where the family would have groups, another scale and three dense layers."""
-    config = deepseek(expert_gating_func=2)
-    assert config["model_type"] == "deepseek_v3"
-    assert (config["n_group"], config["topk_group"], config["first_k_dense_replace"]) == (1, 1, 0)
-    assert (config["norm_topk_prob"], config["routed_scaling_factor"]) == (False, 1.0)
-    assert config["q_lora_rank"] is None
-    assert deepseek()["model_type"] == "deepseek_v2"
-    assert deepseek(expert_group_count=4)["topk_method"] == "group_limited_greedy"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("expert_gating_func", 3, "expert_gating_func is 3; 1 (softmax) and 2 (sigmoid) are"),
-        ("attention.kv_lora_rank", None, "attention.kv_lora_rank is missing; it must be a whole"),
-        ("rope.dimension_count", 8.0, "rope.dimension_count is 8.0; it must be a whole number"),
-        ("attention.value_length_mla", [], "attention.value_length_mla is []; it must be"),
-        ("attention.head_count_kv", 4, "attention.head_count_kv is 4 and attention.key_length 40"),
-        ("attention.key_length", 24, "attention.key_length 24; 1 and 40 are implemented"),
-        ("attention.value_length", 16, "attention.value_length is 16; 32 is implemented"),
-        (
-            "rope.scaling.yarn_log_multiplier",
-            "x",
-            "yarn_log_multiplier is 'x'; it must be a number",
-        ),
-        ("attention.temperature_scale", 0.1, "attention.temperature_scale is 0.1, which is not"),
-    ],
-)
-def test_sizes_of_latent_attention_must_go_together(key, value, words):
-    """Each by the name that the file has for it."""
-    with pytest.raises(ConfigError) as refused:
-        deepseek(**{key: value})
-    assert words in str(refused.value)
-
-
 def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):
     """Metadata counts them among the others, behind the last."""
     family, settings = CASES["glm4_moe"]
@@ -233,34 +198,6 @@ def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):
         open_model(str(path))
 
 
-LFM2 = {
-    "general.architecture": "lfm2moe",
-    **dict.fromkeys(("lfm2moe.context_length", "lfm2moe.embedding_length"), 8),
-    **dict.fromkeys(("lfm2moe.block_count", "lfm2moe.attention.head_count"), 4),
-    "lfm2moe.feed_forward_length": 8,
-    "lfm2moe.attention.layer_norm_rms_epsilon": 1e-5,
-}
-
-
-@pytest.mark.parametrize("heads", [[0, 0], [0, 2, 4], [2, "2"], [2, [2]], [], [True, 0]])
-def test_layers_of_lfm2_have_heads_of_keys_or_none(heads):
-    """As many in every layer of attention, of which there is one at least."""
-    metadata = {**LFM2, "lfm2moe.attention.head_count_kv": heads}
-    with pytest.raises(ConfigError, match=r"m: lfm2moe\.attention\.head_count_kv is \["):
-        config_of(metadata)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("expert_gating_func", 1), ("expert_weights_norm", False), ("expert_weights_scale", 2.5)],
-)
-def test_experts_of_lfm2_are_weighed_as_llama_cpp_weighs_them(key, value):
-    """It does so whatever a file says, so that a file which says otherwise means something else."""
-    metadata = {**LFM2, f"lfm2moe.{key}": value}
-    with pytest.raises(ConfigError, match=rf"lfm2moe\.{key} is .* is implemented"):
-        config_of(metadata)
-
-
 def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):
     """Its family would take 4096, and other frequencies for five layers of six."""
     family, settings = CASES["gemma3_text"]
@@ -271,68 +208,6 @@ def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):
     config.write_text(json.dumps({**json.loads(config.read_text()), "sliding_window": None}))
     path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
     assert np.array_equal(logits_of(str(path)), expected)
-
-
-def test_without_a_count_of_their_own_there_are_as_many_heads_of_keys():
-    """Gemma's family would take four."""
-    sizes = ("context_length", "embedding_length", "block_count", "feed_forward_length")
-    numbers = dict.fromkeys((*sizes, "attention.head_count"), 8)
-    metadata = {f"gemma2.{k}": v for k, v in numbers.items()}
-    metadata |= {"general.architecture": "gemma2", "gemma2.attention.layer_norm_rms_epsilon": 1e-6}
-    assert config_of(metadata)["num_key_value_heads"] == 8
-
-
-LLAMA = {
-    "general.architecture": "llama",
-    "llama.attention.layer_norm_rms_epsilon": 1e-6,
-    **dict.fromkeys(
-        (
-            *("llama.context_length", "llama.embedding_length", "llama.block_count"),
-            *("llama.feed_forward_length", "llama.attention.head_count"),
-        ),
-        8,
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("attention.causal", True),
-        ("rope.scaling.attn_factor", 1.0),
-        ("rope.scaling.factor", 1.0),
-        ("rope.scaling.factor", 0.0),
-        ("rope.scaling.original_context_length", 4096),
-        ("logit_scale", 1.0),
-        ("expert_count", 0),
-    ],
-)
-def test_settings_that_change_nothing_are_passed_over(key, value):
-    """Converters write some for every model."""
-    assert config_of({**LLAMA, f"llama.{key}": value}) == config_of(LLAMA)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("attention.causal", False),
-        ("rope.scaling.attn_factor", 1.5),
-        ("rope.scaling.factor", 2.0),
-        ("logit_scale", 2.0),
-    ],
-)
-def test_the_same_settings_are_refused_where_they_change_something(key, value):
-    """By their names."""
-    with pytest.raises(ConfigError, match=rf"llama\.{key} is {value}, which is not implemented"):
-        config_of({**LLAMA, f"llama.{key}": value})
-
-
-def test_the_factor_of_attention_is_read_with_yarn():
-    """llama.cpp multiplies by it what follows from the length."""
-    scaling = {"type": "yarn", "factor": 2.0, "attn_factor": 1.5}
-    metadata = {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
-    found = config_of(LLAMA | metadata)["rope_scaling"]
-    assert found == {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.5}
 
 
 def dequantised(path, checkpoint):
@@ -461,6 +336,48 @@ def test_factors_of_frequencies_are_those_of_llama3_rope(tmp_path):
     name, path = write_both(tmp_path, family, settings, extra={"rope_freqs.weight": factors})
     assert len(set(factors)) > 2
     np.testing.assert_allclose(logits_of(path), logits_of(name), rtol=1e-4, atol=1e-5)
+
+
+SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+
+
+@pytest.mark.parametrize(
+    "case", ["phi3, longrope, short", pytest.param("phi3, longrope, long", marks=pytest.mark.slow)]
+)
+def test_factors_of_short_and_long_contexts_are_those_of_longrope(tmp_path, case):
+    """Files list both in two tensors, and have the factor of attention among their settings."""
+    family, settings = CASES[case]
+    settings = settings | {"sliding_window": None}
+    rope = settings["rope_parameters"]
+    lists = {SHORT: rope["short_factor"], LONG: rope["long_factor"]}
+    original = settings["original_max_position_embeddings"]
+    attention = math.sqrt(1 + math.log(512 / original) / math.log(original))
+    name, path = write_both(
+        tmp_path,
+        family,
+        settings,
+        extra={tensor: np.array(values, np.float32) for tensor, values in lists.items()},
+        metadata=[
+            ("add_rope_scaling_attn_factors", attention),
+            ("add_rope_scaling_orig_ctx_len", original),
+        ],
+    )
+    np.testing.assert_allclose(logits_of(path), logits_of(name), rtol=1e-4, atol=1e-4)
+
+
+def test_one_of_two_lists_of_factors_is_refused(tmp_path):
+    """A file with factors of long contexts alone does not say what short ones need."""
+    _, path = write_both(tmp_path, *CASES["phi3"], extra={LONG: np.ones(6, np.float32)})
+    with pytest.raises(ConfigError, match=rf"rope\.scaling\.type is 'none' beside {LONG}"):
+        open_model(path)
+
+
+def test_tensors_say_whether_stablelm_is_parallel(tmp_path):
+    """Some files of models with a norm before the MLP claim that attention and MLP are parallel."""
+    family, settings = CASES["stablelm"]
+    wrong = [("add_parallel_residual", True)]
+    name, path = write_both(tmp_path, family, settings, metadata=wrong)
+    assert_same(path, name)
 
 
 def test_frequencies_that_no_file_scales_are_not_scaled(tmp_path):

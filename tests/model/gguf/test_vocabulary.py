@@ -82,6 +82,15 @@ DEEPSEEK = {
         ),
     ),
 }
+SPLIT["stablelm2"] = SPLIT["qwen2"]
+SPLIT["qwen35"] = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLIT["seed-coder"] = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
 SPLIT["dbrx"] = SPLIT["glm4"] = SPLIT[
     "llama-bpe"
 ]  # but words that are tokens are merged like any other
@@ -99,10 +108,10 @@ def byte_level(name):
         byte = pre_tokenizers.Sequence(
             [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
-    if name == "smollm":
+    if name in ("smollm", "command-r"):
         byte = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte])
     tokenizer.pre_tokenizer = byte
-    if name == "qwen2":
+    if name in ("qwen2", "qwen35", "command-r"):
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -168,6 +177,7 @@ def read(path):
     "name",
     [
         *("gpt-2", "llama-bpe", "dbrx", "glm4", "qwen2", "smollm", "tekken", "gpt-4o"),
+        *("qwen35", "stablelm2", "seed-coder", "command-r"),
         *DEEPSEEK,
     ],
 )

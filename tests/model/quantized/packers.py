@@ -123,7 +123,7 @@ def logits_of(name, purpose="auto", dtype="auto", ids=IDS, **how):
 def logits_from(runner, ids=IDS):
     """The same from a runner."""
     blocks = list(range(1, 2 + len(ids) // 16))
-    runner.allocate_kv(num_blocks=1 + len(blocks), block_size=16)
+    runner.allocate_kv(num_blocks=1 + len(blocks), block_size=16, num_state_slots=1)
     return runner.forward(step([Part(ids, len(ids), blocks, 0, len(ids))], 16))
 
 

@@ -1,9 +1,14 @@
 """Tensor names in GGUF files, by Weft's names."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from weft.model.families.names import DecoderNames, MtpNames, joined
 from weft.model.spec import NormPlacement
 
 EMBED, HEAD = "token_embd", "output"
+JOINED_HEADS = "attn_qkv"
+NEGATIVE_DECAYS = "ssm_a"  # -exp(A_log)
 
 _NAMES = {
     "embed": EMBED,
@@ -18,6 +23,7 @@ _NAMES = {
     "up": "ffn_up",
     "down": "ffn_down",
     "norm": "output_norm",
+    "positions": "position_embd",
     "sinks": "attn_sinks.weight",
     "router": "ffn_gate_inp",
     "expert_gate": "ffn_gate_exps",
@@ -39,12 +45,42 @@ TENSORS = DecoderNames(
     },
 )
 
-# This family names the norm before the MLP as a norm after attention.
-GPT_OSS = DecoderNames(
+# These families name the norm before the MLP as a norm after attention.
+_NAMED_AFTER = {
+    NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}
+}
+GPT_OSS = SEED_OSS = DecoderNames(_NAMES, _NAMED_AFTER)
+# One norm for attention and MLP, if both are computed from the layer's input.
+ONE_NORM = DecoderNames(
     _NAMES,
-    {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
+    {
+        NormPlacement.BEFORE: _BEFORE,
+        NormPlacement.PARALLEL: dict.fromkeys(_BEFORE, "attn_norm"),
+    },
 )
+TWO_NORMS = DecoderNames(
+    _NAMES, dict.fromkeys((NormPlacement.BEFORE, NormPlacement.PARALLEL), _BEFORE)
+)
+# Elements that are rotated together are adjacent in the original models too.
+NEIGHBOURS = replace(TENSORS, has_neighbours=True)
+NEIGHBOURS_OF_ONE_NORM = replace(ONE_NORM, has_neighbours=True)
+_GATE_IN_UP = {**_NAMES, **joined("ffn_up", "gate", "up")}
+PHI3 = replace(TENSORS, names=_GATE_IN_UP)
+GLM4 = replace(PHI3, has_neighbours=True)
 
+MAMBA = DecoderNames(
+    {
+        **_NAMES,
+        "mamba_in": "ssm_in",
+        "conv": "ssm_conv1d",
+        "a_log": NEGATIVE_DECAYS,
+        "step_bias": "ssm_dt.bias",
+        "skip": "ssm_d",
+        "output_scale": "ssm_norm.weight",
+        "mamba_out": "ssm_out",
+    },
+    {NormPlacement.BEFORE: _BEFORE},
+)
 # The MLP is the expert that every token uses, in layers with experts.
 GEMMA4 = DecoderNames(
     {
@@ -79,9 +115,10 @@ _MTP = MtpNames(
 )
 GLM = DecoderNames(
     {**_NAMES, "router_correction": "exp_probs_b.bias"},
-    {NormPlacement.BEFORE: GPT_OSS.norms[NormPlacement.BEFORE]},
+    _NAMED_AFTER,
     mtp=_MTP,
 )
+SIGMOID_EXPERTS = DecoderNames(GLM.names, TENSORS.norms, mtp=_MTP)
 # This family names the last norm as a norm after the embedding.
 LFM2 = DecoderNames(
     {
@@ -108,3 +145,10 @@ DEEPSEEK = DecoderNames(
     {NormPlacement.BEFORE: _BEFORE},
     mtp=_MTP,
 )
+
+
+def with_joined_heads(names: DecoderNames, tensors: Collection[str]) -> DecoderNames:
+    """Returns the names for a file that may have queries, keys and values of a layer in one tensor."""
+    if f"blk.0.{JOINED_HEADS}.weight" not in tensors or names.names["q"] != _NAMES["q"]:
+        return names
+    return replace(names, names={**names.names, **joined(JOINED_HEADS, "q", "k", "v")})

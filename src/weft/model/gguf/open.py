@@ -1,5 +1,6 @@
 """Opens a GGUF file, or its parts, as a `Checkpoint`: the metadata becomes the config of a known family."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,18 +23,18 @@ from weft.model.files.directory import describe, read_part
 from weft.model.files.layout import decoder_layout
 from weft.model.files.match import read_floats
 from weft.model.files.safetensors_files import MappedFiles
-from weft.model.files.tensor_plan import TensorPlan
-from weft.model.gguf.architectures import (
-    NUM_GUESSING_LAYERS,
+from weft.model.files.tensor_plan import HeadRows, TensorPlan
+from weft.model.gguf.architecture import NUM_GUESSING_LAYERS, Architecture
+from weft.model.gguf.architectures import find_architecture
+from weft.model.gguf.family_config import (
+    LONG_FACTORS,
     ROPE_FACTORS,
-    Architecture,
-    find_architecture,
-    interleaved_order,
+    SHORT_FACTORS,
     make_config,
 )
 from weft.model.gguf.header import GgufTensor, read_header
 from weft.model.gguf.matrices import JoinedHeads, Order, read_tensor
-from weft.model.gguf.names import HEAD
+from weft.model.gguf.names import HEAD, NEGATIVE_DECAYS, with_joined_heads
 from weft.model.gguf.sampling import sampling_file
 from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
@@ -41,11 +42,12 @@ from weft.model.overrides import GENERATION, read_generation
 from weft.model.spec import ModelSpec
 from weft.model.tokenizers.tokenizer import TOKENIZER, read_tokenizer_files
 from weft.model.tokenizers.tokenizer_trial import try_out
-from weft.model.weights import Values, Weights, refuse_values
+from weft.model.weights import Tensor, Values, Weights, refuse_values
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 _MAX_PARTS = 1000
+_FACTORS = (ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS)
 _KEYS, _VALUES = ".keys", ".values"  # name endings of the two parts of `kv_b`
 _WIDENED = "bfloat16"  # default type that blocks are widened to
 
@@ -109,6 +111,8 @@ class _Source:
             stored, order = self.tensors[plan.source], self.orders.get(plan.source)
             values = read_tensor(files, stored, order, dtype, widened=dtype or _WIDENED)
             loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
+            if stored.name.endswith(f".{NEGATIVE_DECAYS}"):
+                loaded[plan.name] = _logarithms(stored, loaded[plan.name].unpacked())
             if plan.name.endswith(_VALUES):
                 whole, num_heads = plan.name.removesuffix(_VALUES), plan.stack
                 assert num_heads is not None
@@ -138,6 +142,7 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     if overrides.hf_overrides:
         values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
     config = read_config(values, where)
+    architecture = replace(architecture, names=with_joined_heads(architecture.names, tensors))
     config = replace(config, family=replace(config.family, names=architecture.names))
     spec = read_spec(config)
     if architecture.adds_norm_offset:
@@ -240,16 +245,25 @@ def all_parts(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
-def _rope_factors(tensors: Mapping[str, GgufTensor]) -> NDArray[np.float32] | None:
-    stored = tensors.get(ROPE_FACTORS)
-    if stored is None:
-        return None
+def _logarithms(stored: GgufTensor, decays: Tensor) -> Tensor:
+    """Returns the logarithms of the decays of states, which the file has as negative numbers."""
+    values = -decays.float32()
+    if not (values > 0).all():
+        raise ConfigError(f"{stored.path}: tensor {stored.name} must have negative numbers only")
+    return Tensor("float32", np.log(values))
+
+
+def _rope_factors(tensors: Mapping[str, GgufTensor]) -> dict[str, NDArray[np.float32]]:
+    return {name: _read_row(tensors[name]) for name in _FACTORS if name in tensors}
+
+
+def _read_row(stored: GgufTensor) -> NDArray[np.float32]:
     if stored.type.dtype != "float32" or len(stored.shape) != 1:
         raise ConfigError(f"{stored.path}: tensor {stored.name} must be a row of F32")
-    factors = read_floats(MappedFiles(), stored.name, stored.as_floats, None)
-    if not factors.is_finite():
+    row = read_floats(MappedFiles(), stored.name, stored.as_floats, None)
+    if not row.is_finite():
         refuse_values(f"{stored.path}: tensor {stored.name}")
-    return factors.data
+    return row.data
 
 
 def _without_guesses(
@@ -277,7 +291,7 @@ def _match(
             raise ConfigError(
                 f"{path}: tensor {plan.source} is missing, but the metadata requires it"
             )
-        shape = found.shape
+        shape = (plan.rows,) if _is_grouped_scale(plan, found.shape) else found.shape
         if _without_ones(shape) != _without_ones(plan.stored_shape):
             raise ConfigError(
                 f"{found.path}: tensor {plan.source} has shape {list(shape)}; the metadata requires "
@@ -288,13 +302,13 @@ def _match(
                 f"{found.path}: tensor {plan.source} is {found.type.name}; a row must be of floats"
             )
         needed[plan.source] = replace(found, shape=plan.source_shape)
-    spare = tensors.keys() - {plan.source for plan in layout} - {ROPE_FACTORS}
+    spare = tensors.keys() - {plan.source for plan in layout} - set(_FACTORS)
     spare -= _shared_keys(spec, architecture.names)
     if spare:
         raise ConfigError(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
-    return _Source(layout, needed, _orders(layout, spec) if architecture.is_interleaved else {})
+    return _Source(layout, needed, _orders(layout, spec, architecture))
 
 
 def _shared_keys(spec: ModelSpec, names: DecoderNames) -> set[str]:
@@ -312,10 +326,8 @@ def _layout(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], names: DecoderNames
 ) -> Iterator[TensorPlan]:
     """Yields the plans of a checkpoint's layout, without the tensors that newer files split in two."""
-    for plan in decoder_layout(spec, names, prefix=""):
-        if plan.name == "head":
-            yield replace(plan, source=f"{HEAD}.weight")
-        elif plan.name.endswith(".kv_b") and plan.source not in tensors:
+    for plan in decoder_layout(spec, replace(names, head=HEAD), prefix=""):
+        if plan.name.endswith(".kv_b") and plan.source not in tensors:
             assert spec.latent is not None
             keys = (spec.num_heads * spec.latent.rank, spec.latent.key_size)
             values = (spec.num_heads * spec.latent.value_size, spec.latent.rank)
@@ -332,13 +344,25 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _orders(layout: tuple[TensorPlan, ...], spec: ModelSpec) -> dict[str, Order]:
-    by_name = {
-        name: interleaved_order(num_heads, spec.head_dim)
-        for name, num_heads in (("q", spec.num_heads), ("k", spec.num_kv_heads))
-    }
-    names = ((plan, plan.name.removesuffix(".bias").rpartition(".")[2]) for plan in layout)
-    return {plan.source: by_name[name] for plan, name in names if name in by_name}
+def _is_grouped_scale(plan: TensorPlan, shape: tuple[int, ...]) -> bool:
+    """True for the scales of Mamba-2's outputs, which files have as a row for each group."""
+    return plan.name.endswith(".output_scale") and math.prod(shape) == plan.rows
+
+
+def _orders(
+    layout: tuple[TensorPlan, ...], spec: ModelSpec, architecture: Architecture
+) -> dict[str, Order]:
+    """Returns the order of rows of each tensor that is read in another order than stored."""
+    orders: dict[str, Order] = {}
+    size = spec.head_dim
+    for plan in layout:
+        heads, name = plan.heads, plan.name.removesuffix(".bias").rpartition(".")[2]
+        if architecture.is_interleaved and name in ("q", "k"):
+            heads = HeadRows(plan.shape[0] // size, size, size, turned=size)
+        if heads is not None:
+            order = orders.setdefault(plan.source, np.arange(plan.rows))
+            order[plan.start : plan.start + plan.shape[0]] = heads.index(plan.start)
+    return orders
 
 
 def _notice(source: _Source) -> str:

@@ -71,6 +71,16 @@ _GPT_4O = _Splitting(
     )
 )
 _QWEN2 = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}|{_REST}",), is_composed=True)
+_QWEN35 = _Splitting(
+    (
+        (
+            rf"{_CONTRACTIONS}|{_BEFORE_WORD}[\p{{L}}\p{{M}}]+|\p{{N}}|"
+            rf" ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+        ),
+    ),
+    is_composed=True,
+)
+_SEED = _Splitting((rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",))
 _DIGITS = _Splitting((r"\p{N}", _GPT2))
 # Letters that have a case, of the alphabets that the model's own file lists.
 _CASED = (
@@ -106,17 +116,22 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
         "default": _Splitting(
             (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
         ),
-        **dict.fromkeys(("gpt-2", "phi-2", "olmo", "granite-docling"), _Splitting((_GPT2,))),
+        **dict.fromkeys(
+            ("gpt-2", "phi-2", "olmo", "granite-docling", "exaone4"), _Splitting((_GPT2,))
+        ),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"), _LLAMA3),
         **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
         "tekken": _TEKKEN,
         "gpt-4o": _GPT_4O,
         "qwen2": _QWEN2,
-        "deepseek-r1-qwen": replace(_QWEN2, is_composed=False),
+        **dict.fromkeys(("deepseek-r1-qwen", "stablelm2"), replace(_QWEN2, is_composed=False)),
+        "qwen35": _QWEN35,
+        "seed-coder": _SEED,
         "deepseek-llm": _DEEPSEEK,
         "deepseek-coder": _DEEPSEEK_CODER,
-        "deepseek-v3": _DEEPSEEK_V3,
+        **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK_V3),
         **dict.fromkeys(("smollm", "starcoder", "refact"), _DIGITS),
+        "command-r": replace(_DIGITS, is_composed=True),
     }
 )
 MODELS = ("gpt2", "llama", "gemma4")
