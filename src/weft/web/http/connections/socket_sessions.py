@@ -1,4 +1,4 @@
-"""SessionCounter over WebSockets: their limits, their messages, and the requests that they make."""
+"""Sessions over WebSockets: their limits, their messages, and the requests that they make."""
 
 import asyncio
 import uuid
