@@ -14,8 +14,9 @@ from weft.core.values.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.schema.sampling import SamplingFields
 
-# The declaration, the choice, its arithmetic in C++ and on a GPU, arrays between them, and names of GGUF and Ollama.
-MAX_FILES = 12
+# The declaration, the choice, its arithmetic in C++ and on a GPU, arrays between them, names of GGUF and Ollama, and
+# objects of responses.
+MAX_FILES = 13
 # OpenAI's and Anthropic's APIs have these in answers and in bodies of their own, and echo models read one.
 OF_OTHER_APIS = {"temperature", "top_p"}
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,13 +43,16 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
     }
     assert declared <= found
     arithmetic = found - declared
-    # Other files may name it too: the arrays of a step, and the names of GGUF, of Ollama's options and of spans.
+    # Other files may name it too: the arrays of a step, the names of GGUF, of Ollama's options and of spans, and the
+    # objects of responses, which repeat what their request asked for.
     others = (
         "cpp/python/sampling.cpp",
         "src/weft/core/observe/genai_names.py",
         "src/weft/model/gguf/sampling.py",
         "src/weft/schema/ollama.py",
+        "src/weft/schema/response_object.py",
         "src/weft/web/ollama/options.py",
+        "src/weft/web/responses/request.py",
     )
     assert all(
         path.startswith(("src/weft/compute/", "cpp/sample/", *others)) for path in arithmetic
