@@ -15,6 +15,11 @@ from weft.compute.native import Machine, NativeRunner, usable_paths
 from weft.compute.reference.runner import ReferenceRunner
 from weft.model.open import open_model
 
+# The path without instructions of its own takes twice as long as all others together.
+PATHS = [
+    pytest.param(path, marks=pytest.mark.slow) if path == "portable" else path
+    for path in usable_paths()
+]
 LENGTHS = (150, 75, 131)
 LONG_SHAPES = ("plain", "experts and sinks", "latent attention", *LONG_WINDOW)
 MAX_MODEL_LEN = 200
@@ -119,7 +124,7 @@ def relative_error(logits, expected):
     return float(np.linalg.norm(logits - expected) / np.linalg.norm(expected))
 
 
-@pytest.fixture(scope="module", params=usable_paths())
+@pytest.fixture(scope="module", params=PATHS)
 def bfloat16_logits(request, family):
     return np.concatenate(compute(family.rounded_name, "bfloat16", request.param))
 
@@ -137,7 +142,7 @@ def compute(name, dtype, path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", usable_paths())
+@pytest.mark.parametrize("path", PATHS)
 def test_float32_agrees_with_the_reference(family, path):
     """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path.
 
@@ -173,7 +178,7 @@ def test_bfloat16_chooses_a_token_that_float32_prefers_within_the_error(family, 
     assert (expected.max(axis=-1) - chosen).max() <= 6 * deviation
 
 
-@pytest.mark.parametrize("path", usable_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", LONG_SHAPES)
 def test_a_context_of_several_blocks_of_keys_agrees_with_the_reference(shape, path):
     """Later blocks have larger scores than those before: what was weighed by those is scaled down."""
@@ -188,7 +193,7 @@ def test_a_context_of_several_blocks_of_keys_agrees_with_the_reference(shape, pa
     assert np.abs(logits[0] - logits[1]).max() <= 1e-4
 
 
-@pytest.mark.parametrize("path", usable_paths())
+@pytest.mark.parametrize("path", PATHS)
 def test_float16_weights_are_widened(path):
     """A float16 checkpoint computes in float32, and gives what the reference gives."""
     checkpoint = open_model(
