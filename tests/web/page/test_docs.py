@@ -12,8 +12,8 @@ from tests.web.page.browser import NEEDS_CHROMIUM, Browser
 
 KEY, CONTROL_KEY = "the-key", "the-control-key"
 KEYS = ("--api-key", KEY, "--control-api-key", CONTROL_KEY)
-# Lines that need something to be there first: a response, a directory with an adapter, a classifier, weights
-# that were sent.
+# Lines that need something to be there first: a stored object, a file, a directory with an adapter, a classifier,
+# weights that were sent, a context in which a summary has room; and WebSockets, which curl does not open.
 NEEDY = {
     "post-v1-audio-transcriptions",
     "post-v1-audio-translations",
@@ -22,10 +22,31 @@ NEEDY = {
     "post-v1-unload-lora-adapter",
     "post-update-weights",
     "post-finish-weight-update",
+    "post-v1-responses-compact",
+    "post-v1-files",
+    "post-v1-batches",
+    "get-v1-responses",
+    "get-v1-realtime",
 } | {
     f"{method}-v1-responses-response-id-{rest}"
     for method, rest in (("get", ""), ("delete", ""), ("post", "cancel"), ("get", "input-items"))
-}
+} | {
+    f"{method}-v1-{kind}-{rest}"
+    for kind, rests in (
+        ("files", ("get-file-id-", "delete-file-id-", "get-file-id-content")),
+        ("batches", ("get-batch-id-", "post-batch-id-cancel")),
+        ("messages-batches", (
+            "get-message-batch-id-", "delete-message-batch-id-", "post-message-batch-id-cancel",
+            "get-message-batch-id-results",
+        )),
+        ("conversations", (
+            "get-conversation-id-", "post-conversation-id-", "delete-conversation-id-",
+            "get-conversation-id-items", "post-conversation-id-items",
+            "get-conversation-id-items-item-id-", "delete-conversation-id-items-item-id-",
+        )),
+    )
+    for method, rest in (rest.split("-", 1) for rest in rests)
+}  # fmt: skip
 POOLING = {
     f"post-{path}"
     for path in (
@@ -49,6 +70,8 @@ GENERATING = (
     }
     | {"post-inference-v1-generate", "post-api-generate", "post-api-chat"}
     | {"post-v1-decisions", "post-v1-systemone", "post-generative-scoring"}
+    | {"post-v1-responses-input-tokens", "post-v1-responses-render", "post-v1-messages-render"}
+    | {"post-v1-chat-completions-batch"}
 )
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
@@ -89,7 +112,9 @@ def listed(browser: Browser, selector: str, what: str) -> list[str]:
 
 def opened(page: Browser, operation: str) -> str:
     """The selector of an endpoint whose form is shown."""
-    page.run("location.hash = ''; location.hash = arguments[0]", operation)
+    # Browsers allow about 200 changes in ten seconds: the hash is cleared only if it is this one.
+    clear = "if (location.hash === '#' + arguments[0]) location.hash = ''; "
+    page.run(f"{clear}location.hash = arguments[0]", operation)
     page.until(f"document.querySelector('#{operation} .curl')")
     return f"#{operation}"
 
