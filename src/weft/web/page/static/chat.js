@@ -42,11 +42,16 @@ export function setUp() {
 const say = (text) => { byId("status").textContent = text; };
 const stop = () => running?.stop.abort();
 
-/** Show another chat. An answer that is coming in this one goes on. */
+/** True if a message is being written. */
+export const isDrafting = () => byId("message").value !== "" || attach.hasFiles();
+
+/** Show another chat. An answer that is coming in this one goes on. A draft of the same chat stays. */
 export function open(other) {
-  conversation = other;
-  cancelEdit();
-  say("");
+  if (other !== conversation) {
+    conversation = other;
+    cancelEdit();
+    say("");
+  }
   if (other.about.settings) settings.show(other.about.settings);
   else other.about.settings = settings.values();
   show();

@@ -27,7 +27,7 @@ export async function setUp() {
   chats = await store.allChats();
   if (!(await store.isKept())) byId("chats-note").textContent = "This browser keeps no chats: they are lost when the page closes.";
   const last = chats.find(({ id }) => id === sessionStorage.getItem(OPEN));
-  if (last && chat.current().isEmpty) await openChat(last);
+  if (last && chat.current().isEmpty && !chat.isDrafting()) await openChat(last);
   else select(chat.current());
 }
 
