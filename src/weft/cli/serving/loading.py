@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ _MARKS_OF_TEMPLATES = ("{{", "{%", "\n")
 _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loaded:
     """A model with all settings for serving it."""
 
@@ -71,6 +71,8 @@ class Loaded:
     lora_modules: tuple[LoRARequest, ...] = ()
     num_api_servers: int = 1
     resume_secret: bytes | None = None
+    # Of the gRPC server, so that the HTTP server does not read the weight files once more.
+    _fingerprints: Fingerprints | None = field(default=None, init=False)
 
     async def start_engine(
         self,
@@ -103,7 +105,9 @@ class Loaded:
         if transfer is not None and transfer.role.fetches:
             prefiller = RpcPrefiller(transfer.networks, self.found.config.cache_config.block_size)
         files = self.found.checkpoint.tokenizer_files
-        return RpcServer(client, files, self.rpc_options, tracer, prefiller)
+        server = RpcServer(client, files, self.rpc_options, tracer, prefiller)
+        self._fingerprints = server.service.fingerprints
+        return server
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
@@ -111,8 +115,10 @@ class Loaded:
         """Returns the objects that HTTP endpoints use, and the endpoints."""
         endpoints = all_endpoints(state)
         if self.resume_secret is not None:
-            files = self.found.checkpoint.tokenizer_files
-            prints = Fingerprints(client, files, self.rpc_options.reasoning_parser)
+            prints = self._fingerprints
+            if prints is None:
+                files = self.found.checkpoint.tokenizer_files
+                prints = Fingerprints(client, files, self.rpc_options.reasoning_parser)
             state.chores.append(lambda _: prints.keep())
             endpoints = with_resuming(endpoints, state, self.resume_secret, prints)
         return self.served(client), endpoints
