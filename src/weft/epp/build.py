@@ -58,7 +58,7 @@ class Picker:
         self.cluster: KubernetesDiscovery | None = None
         self.elector: LeaderElector | None = None
 
-    def is_leader(self) -> bool:
+    def may_be_called(self) -> bool:
         """True if gateways may call this picker: it is the leader, no leader is elected, or a Service leads to the
         leader alone.
         """

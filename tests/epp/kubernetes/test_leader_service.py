@@ -70,7 +70,7 @@ async def test_a_standby_is_ready(api: ApiServerDouble, monkeypatch: pytest.Monk
         PickerOptions(**ELECTED, leader_service="leader", pool_namespace="ns")
     )
     try:
-        assert (standby.is_leader(), led_to(api)) == (True, [("picker-1", "10.0.0.1", 9002)])
+        assert (standby.may_be_called(), led_to(api)) == (True, [("picker-1", "10.0.0.1", 9002)])
         assert b'llm_d_epp_leader{name="llm"} 0.0' in standby.metrics.text()
         await leading.close()
         await until(lambda: led_to(api) == [("picker-2", "10.0.0.2", 9002)])

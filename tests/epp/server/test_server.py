@@ -254,7 +254,7 @@ async def test_a_picker_that_does_not_lead_is_not_ready(director: FakeDirector):
     """It lives and serves, for whoever follows neither its readiness nor the processor's health."""
     leads: list[str] = []
     options = ServerOptions(grpc_port=0, grpc_health_port=0)
-    standing = Standing(is_leader=lambda: bool(leads))
+    standing = Standing(may_be_called=lambda: bool(leads))
     server = PickerServer(director, ALL_PARSERS, options, standing=standing)
     ports = await server.start()
     names = ("", "liveness", "readiness", PROCESSOR)

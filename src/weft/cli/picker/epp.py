@@ -78,7 +78,7 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
             picker.parsers,
             server_options,
             Observers(explain if options.explain_header else None, picker.metrics, tracer),
-            Standing(picker.may_serve, picker.is_leader),
+            Standing(picker.may_serve, picker.may_be_called),
         )
         if tracer is not None:
             picker.metrics.registry.register(tracer.series)

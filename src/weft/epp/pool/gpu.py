@@ -17,6 +17,7 @@ from weft.epp.pool.poller import (
     Poller,
     defect_in,
     http_sources,
+    own_metrics_host,
 )
 from weft.epp.pool.pool import Pool
 
@@ -61,11 +62,7 @@ class GpuReader:
 
 def _node_of(endpoint: Endpoint) -> str | None:
     """Returns the address of the endpoint's node; of the endpoint's own metrics if the node is unknown."""
-    return endpoint.spec.node_address or _own_host_of(endpoint)
-
-
-def _own_host_of(endpoint: Endpoint) -> str | None:
-    return endpoint.spec.metrics_address
+    return endpoint.spec.node_address or own_metrics_host(endpoint)
 
 
 class GpuPoller(Poller):
@@ -86,7 +83,7 @@ class GpuPoller(Poller):
         make_source = http_sources(
             parameters,
             lambda each: GpuReader(each.spec.pod or each.spec.name),
-            host_of=_node_of if parameters.use_node_address else _own_host_of,
+            host_of=_node_of if parameters.use_node_address else own_metrics_host,
         )
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
 

@@ -229,11 +229,16 @@ class Poller:
             )
 
 
+def own_metrics_host(endpoint: Endpoint) -> str | None:
+    """Returns the host of an endpoint's metrics page; None for the endpoint itself."""
+    return endpoint.spec.metrics_address
+
+
 def http_sources(
     parameters: MetricsSourceParameters,
     reader_of: Callable[[Endpoint], PageReader],
     key: str | None = None,
-    host_of: Callable[[Endpoint], str | None] = lambda each: each.spec.metrics_address,
+    host_of: Callable[[Endpoint], str | None] = own_metrics_host,
 ) -> Callable[[Endpoint], LoadSource]:
     """Returns a function that creates the load source of an endpoint that has a metrics page. `host_of` names the host
     of the page if it is not the endpoint. `key` is sent to endpoints only, not to other hosts.

@@ -44,9 +44,8 @@ class InferenceRequest:
     media: tuple[str, ...] = ()  # hash of each image, video and sound; empty string if unknown
     is_grpc: bool = False
     has_adapter: bool = False  # True if `model` names a LoRA adapter, not the base model
-    store: str = (
-        ""  # name of the store of the objects that the request names; empty if it names none
-    )
+    # Name of the store of the objects that the request names; empty if it names none.
+    store: str = ""
     is_schedulable: bool = True  # False: any ready endpoint can serve it (GET, HealthCheck, ...)
 
 

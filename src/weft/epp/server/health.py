@@ -18,7 +18,8 @@ class Standing:
     """Conditions besides the endpoints that decide whether a picker should get requests."""
 
     may_serve: Callable[[], bool] = lambda: True
-    is_leader: Callable[[], bool] = lambda: True  # True if this picker leads those of its pool
+    # True if gateways may call this picker: standbys may be called if a Service leads to the leader alone
+    may_be_called: Callable[[], bool] = lambda: True
 
 
 ALONE: Final = Standing()
@@ -27,9 +28,9 @@ ALONE: Final = Standing()
 class PickerHealth:
     """Health of the picker: live while the process answers, serving until it drains, ready while there are endpoints.
 
-    If pickers elect a leader, only the leader is ready and serves ext_proc. A picker without endpoints still serves,
-    because its error 503 is more helpful than the gateway's error. Probes of Helm charts use service names such as
-    `inference-extension`; all of them report whether the picker serves.
+    If pickers elect a leader, only the leader is ready and serves ext_proc, unless a Service leads to the leader. A
+    picker without endpoints still serves, because its error 503 is more helpful than the gateway's error. Probes of
+    Helm charts use service names such as `inference-extension`; all of them report whether the picker serves.
     """
 
     def __init__(self, is_ready: Callable[[], bool], standing: Standing = ALONE) -> None:
@@ -41,7 +42,7 @@ class PickerHealth:
     @property
     def is_ready(self) -> bool:
         """True if the picker should get requests."""
-        return self._serves and self._standing.is_leader() and self._is_ready()
+        return self._serves and self._standing.may_be_called() and self._is_ready()
 
     @property
     def _serves(self) -> bool:
@@ -61,7 +62,7 @@ class PickerHealth:
         serves = self._serves
         states = {
             "": serves,
-            SERVICE: serves and self._standing.is_leader(),
+            SERVICE: serves and self._standing.may_be_called(),
             READINESS: self.is_ready,
         }
         for name, state in states.items():

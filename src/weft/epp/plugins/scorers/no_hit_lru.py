@@ -49,7 +49,7 @@ class NoHitLruScorer:
             self._producer = scorer.producer
         self._size = parameters.lru_size
         self._used: OrderedDict[Endpoint, None] = OrderedDict()  # oldest use first
-        around.pool.on_left(lambda endpoint: self._used.pop(endpoint, None))
+        self._pool = around.pool
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """Returns 0.5 for all endpoints if the request has a cache hit. Otherwise returns 1.0 for endpoints that never
@@ -73,8 +73,15 @@ class NoHitLruScorer:
             for endpoint in picks[:1]:
                 self._used[endpoint] = None
                 self._used.move_to_end(endpoint)
+        if len(self._used) > len(self._pool):
+            self._forget_absent()
         while len(self._used) > self._size:
             self._used.popitem(last=False)
+
+    def _forget_absent(self) -> None:
+        """Drops endpoints that have left. A listener of the pool would outlive this plugin if a reload replaces it."""
+        for endpoint in self._used.keys() - set(self._pool):
+            del self._used[endpoint]
 
     def _is_cold(self, cycle: Cycle) -> bool:
         match = cycle.prefixes.get(self._producer)

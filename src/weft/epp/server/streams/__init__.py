@@ -1,1 +1,1 @@
-"""One ext_proc stream: the messages about one HTTP request and its response."""
+"""Streams of ext_proc: each has the messages about an HTTP request and its response."""
