@@ -37,9 +37,8 @@ class RopeKind(StrEnum):
     LLAMA3 = "llama3"
     YARN = "yarn"
     LONGROPE = "longrope"
-    PROPORTIONAL = (
-        "proportional"  # frequencies as if all pairs turned, but only the first `num_turned` do
-    )
+    # Frequencies as if all pairs turned, but only the first `num_turned` do.
+    PROPORTIONAL = "proportional"
 
 
 @dataclass(frozen=True, slots=True)

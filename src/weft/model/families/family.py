@@ -125,9 +125,8 @@ class Family:
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
-    is_nested: bool = (
-        False  # the text model is in text_config; other parts of the model are not used
-    )
+    # The text model is in text_config; other parts of the model are not used.
+    is_nested: bool = False
     # Of pictures or sounds. The text model is in the config's text_config, or in the file itself
     tower: TowerRow | None = None
     text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked

@@ -8,7 +8,7 @@ from weft.model.families.decoders import ModelConfigFile
 from weft.model.families.encoder_families import EncoderConfig
 from weft.model.families.tower import TowerRow
 from weft.model.fields import Fields
-from weft.model.files.layout import decoder_layout, encoder_layout
+from weft.model.files.layout import decoder_layout, encoder_layout, shared_keys
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import StoredTensor, find_tensors
 from weft.model.files.tensor_plan import TensorPlan
@@ -58,7 +58,7 @@ def match_decoder(
         *_ignored_of_tower(family.tower, spec),
         *(("lm_head.", f"{_NESTED_HEAD}.") if is_headless else ()),
         *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
-        *_shared_keys(spec, family.names.names, prefixes),
+        *(f"{p}{name}." for p in prefixes for name in shared_keys(spec, family.names.names)),
     )
     return match_tensors(
         path,
@@ -86,24 +86,6 @@ def _drafting_layers(
     """
     numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
     return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
-
-
-def _shared_keys(
-    spec: ModelSpec, names: Mapping[str, str], prefixes: Collection[str]
-) -> tuple[str, ...]:
-    """Returns the name prefixes of keys and values of layers that use those of another layer."""
-    parts = (
-        (*(names[part] for part in ("k", "v", "k_norm")), "self_attn.v_norm")
-        if names.get("k_norm")
-        else ()
-    )
-    return tuple(
-        f"{prefix}{names['layer'].format(index)}{part}."
-        for prefix in prefixes
-        for index, layer in enumerate(spec.layers)
-        if layer.kv_layer is not None
-        for part in parts
-    )
 
 
 def match_encoder(

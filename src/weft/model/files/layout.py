@@ -67,6 +67,16 @@ def decoder_layout(
     return (embed, *plans, *heads)
 
 
+def shared_keys(spec: ModelSpec, names: Mapping[str, str]) -> Iterator[str]:
+    """Yields the names, without their endings, of keys and values that a checkpoint may have of layers which use those
+    of another layer.
+    """
+    for index, layer in enumerate(spec.layers):
+        if layer.kv_layer is not None:
+            for part in ("k", "v", "k_norm"):
+                yield names["layer"].format(index) + names[part]
+
+
 def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorPlan:
     """Returns the plan for heads in another order: q, k and v head by head, or with adjacent rotated rows."""
     lead, _, name = plan.name.removesuffix(".bias").rpartition(".")

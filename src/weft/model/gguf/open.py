@@ -20,7 +20,7 @@ from weft.model.families.names import DecoderNames
 from weft.model.fields import shown
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.directory import describe, read_part
-from weft.model.files.layout import decoder_layout
+from weft.model.files.layout import decoder_layout, shared_keys
 from weft.model.files.match import read_floats
 from weft.model.files.safetensors_files import MappedFiles
 from weft.model.files.tensor_plan import HeadRows, TensorPlan
@@ -303,23 +303,12 @@ def _match(
             )
         needed[plan.source] = replace(found, shape=plan.source_shape)
     spare = tensors.keys() - {plan.source for plan in layout} - set(_FACTORS)
-    spare -= _shared_keys(spec, architecture.names)
+    spare -= {f"{name}.weight" for name in shared_keys(spec, architecture.names.names)}
     if spare:
         raise ConfigError(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
     return _Source(layout, needed, _orders(layout, spec, architecture))
-
-
-def _shared_keys(spec: ModelSpec, names: DecoderNames) -> set[str]:
-    """Returns the names of keys and values of layers that use those of another layer."""
-    parts = [names.names[part] for part in ("k", "v", "k_norm")]
-    return {
-        f"{names.names['layer'].format(index)}{part}.weight"
-        for index, layer in enumerate(spec.layers)
-        if layer.kv_layer is not None
-        for part in parts
-    }
 
 
 def _layout(

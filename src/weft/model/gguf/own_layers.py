@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
+from weft.model.families.layers import FULL, SLIDING
 from weft.model.fields import shown
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 _PATTERN = "attention.sliding_window_pattern"
 _STILL = 1e20  # pairs do not turn if their frequency is divided by this or more
 
@@ -22,13 +22,13 @@ def read_own_layers(
     """Adds the settings to `config`, and removes them from `said`; `where` begins error messages about a key."""
     kinds = _kinds(config["num_hidden_layers"], said, where)
     config["layer_types"] = kinds
-    full = [index for index, kind in enumerate(kinds) if kind == _FULL]
+    full = [index for index, kind in enumerate(kinds) if kind == FULL]
     heads = _by_layer(config["num_key_value_heads"], kinds, f"{where}attention.head_count_kv")
     dim = config["head_dim"]
     config["per_layer_config"] = {
         str(index): {"head_dim": dim, "num_key_value_heads": heads[index]} for index in full
     }
-    narrow = [count for count, kind in zip(heads, kinds, strict=True) if kind == _SLIDING]
+    narrow = [count for count, kind in zip(heads, kinds, strict=True) if kind == SLIDING]
     if narrow:
         config["num_key_value_heads"] = narrow[0]
         config["head_dim"] = said.pop("attention.key_length_swa", dim)
@@ -50,7 +50,7 @@ def _kinds(num_layers: object, said: dict[str, object], where: str) -> list[str]
         raise ConfigError(
             f"{where}{_PATTERN} is {shown(slides)}; it must be a list of {shown(num_layers)} booleans"
         )
-    return [_SLIDING if one else _FULL for one in slides]
+    return [SLIDING if one else FULL for one in slides]
 
 
 def _by_layer(value: object, kinds: list[str], where: str) -> list[object]:
@@ -100,10 +100,10 @@ def rope_of_layers(
         )
     base = config.get("rope_theta", 10000.0)
     return {
-        _FULL: {
+        FULL: {
             "rope_type": "proportional",
             "rope_theta": base,
             "partial_rotary_factor": num_turned / len(factors),
         },
-        _SLIDING: {"rope_type": "default", "rope_theta": said.pop("rope.freq_base_swa", base)},
+        SLIDING: {"rope_type": "default", "rope_theta": said.pop("rope.freq_base_swa", base)},
     }
