@@ -7,6 +7,7 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 REQUEST_ID: Final = "x-request-id"
 DECISION: Final = "x-weft-decision"
+RESUME: Final = "x-weft-resume"
 WENT_INTO_RESPONSE: Final = "x-went-into-resp-headers"
 # Addresses that a server sends to, or fetches from, for a request: the picker sets these headers.
 PREFILLER: Final = "x-prefiller-host-port"

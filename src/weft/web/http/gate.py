@@ -5,6 +5,7 @@ from typing import Final
 
 from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import Unauthenticated
+from weft.core.headers import RESUME
 from weft.core.tenants import ApiKeys
 from weft.web.http.endpoint import Access, Endpoint
 from weft.web.http.exchange import Exchange
@@ -92,7 +93,7 @@ class Gate:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-expose-headers": "x-request-id, request-id, retry-after, warning, x-weft-resume",
+            "access-control-expose-headers": f"x-request-id, request-id, retry-after, warning, {RESUME}",
             "vary": "Origin",
         }
 

@@ -1,4 +1,4 @@
-"""What a request of the Responses API continues: a conversation, or an earlier response."""
+"""`Recall`: finds the conversation, or the earlier response, that a request of the Responses API continues."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

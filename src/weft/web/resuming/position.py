@@ -1,4 +1,4 @@
-"""What a client holds of a stream: a signed beginning, and the tokens of each output.
+"""`Position`: a client's place in a stream, as a signed beginning and the tokens of each output.
 
 As text: parts and a tag, joined by dots. Each part is base64: first the beginning, then the outputs in order. The tag
 signs all parts.
@@ -15,6 +15,7 @@ from itertools import count
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.headers import RESUME
 from weft.core.values.types import (
     FinishReason,
     LogprobRow,
@@ -24,7 +25,7 @@ from weft.core.values.types import (
 )
 from weft.web.http.options import MAX_RESUME_BYTES
 
-HEADER = "x-weft-resume"
+HEADER = RESUME
 # Value of the header that asks for a stream that can be continued.
 NEW = "new"
 # Time from the beginning of a stream after which no server continues it.
@@ -39,9 +40,9 @@ _USE = b"weft x-weft-resume 1"
 
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
-    """What a stream was fixed to when it began. `digest` covers the request's body and prompt, and the settings of the
-    API. `nonce` gives the ids of items and tool calls, which
-    have the name of the first server's `store`.
+    """The facts that stay the same over all servers of a stream. `digest` covers the request's body and prompt, and the
+    settings of the API. `nonce` gives the ids of items and tool calls, which have the name of the first server's
+    `store`.
     """
 
     version: int

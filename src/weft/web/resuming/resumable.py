@@ -98,7 +98,7 @@ async def _stream(resuming: ResumingServer, handler: Handler, call: Call, given:
 
 
 def _facts(signer: Signer, call: Call, path: bytes, position: Position | None) -> StreamFacts:
-    """What is fixed before the prompt is known: new, or from the first part of the stream."""
+    """Returns the facts of a new stream, or those of the stream that continues."""
     digest = digest_of(path, call.raw_body, msgspec.json.encode(call.served.options))
     if position is None:
         label = label_of(call) if call.label == call.request_id else call.label

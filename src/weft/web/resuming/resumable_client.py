@@ -39,7 +39,7 @@ _OFF = b": %b off\n\n" % HEADER.encode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """What is fixed before the prompt of a stream is known. `digest` covers body and settings."""
+    """The facts of a stream that are known before its prompt. `digest` covers body and settings."""
 
     label: str
     created: int
