@@ -11,7 +11,6 @@ from weft.model.gguf.blocks import TYPES
 from weft.model.gguf.vocabulary import MODELS, SPLITTINGS
 from weft.model.groups import GroupFormat
 from weft.model.quantized.config import METHODS, QUANTIZATION_FILES
-from weft.model.spec import NormPlacement, QkNorm
 
 # What is tested, the reference it is compared with, and the file of the test.
 _VERIFIED = (
@@ -116,18 +115,8 @@ def models() -> str:
 
 def _on_a_gpu(family: Family) -> str:
     is_attention = not family.has_latent and family.recurrence == "none"
-    is_plain = (
-        family.norm_placement is not NormPlacement.PARALLEL
-        and family.qk_norm is not QkNorm.HEAD_AFTER_ROPE
-        and not family.head_bias
-    )
-    if "use_parallel_residual" in family.reads:
-        return "without `use_parallel_residual`"
     hears = family.tower is not None and family.tower.section is None
-    if not is_attention or not is_plain or hears or family.has_layer_sizes:
-        return "no"
-    has_groups = family.experts is not None and family.experts.has_groups
-    return "if `n_group` equals `topk_group`" if has_groups else "yes"
+    return "no" if not is_attention or hears or family.has_layer_sizes else "yes"
 
 
 def _parts_of_families() -> tuple[str, ...]:

@@ -28,6 +28,7 @@ DENSE = (
     *("llama with biases, tied, wide heads", "llama, llama3 rope", "mistral", "qwen2", "qwen3"),
     *("smollm3", "phi3, partial rope", "phi3, longrope, long", "granite", "olmo2", "gemma2"),
     *("arcee with biases, yarn", "exaone4", "glm4", "ernie4_5", "starcoder2", "stablelm"),
+    *("cohere2", "phi", "gpt_neox", "hunyuan_v1_dense with biases, tied"),
 )
 
 

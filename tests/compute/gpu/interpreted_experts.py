@@ -24,13 +24,17 @@ from weft.model.spec import ExpertsSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in rows of nobody
 
-HIDDEN, INNER, COUNT = 64, 512, 5  # the matrix from 512 has two parts
+HIDDEN, INNER, COUNT = 64, 512, 6  # the matrix from 512 has two parts
 SILU = Ending("plain", "silu")
 SPEC = ExpertsSpec(count=COUNT, per_token=3, inner_size=INNER)
 SPECS = {
     "softmax of all": SPEC,
     "softmax of its own, scaled": replace(SPEC, is_normalized=True, scale=2.5),
+    "softmax, of two groups of three": replace(SPEC, num_groups=3, groups_per_token=2),
     "sigmoids": replace(SPEC, is_sigmoid=True),
+    "sigmoids, of two groups of three": replace(
+        SPEC, is_sigmoid=True, num_groups=3, groups_per_token=2
+    ),
     "sigmoids that add up to 1": replace(SPEC, is_sigmoid=True, is_normalized=True, scale=0.5),
 }
 

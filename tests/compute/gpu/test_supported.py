@@ -17,10 +17,8 @@ from weft.core.errors import ConfigError
 from weft.model.files.layout import decoder_layout
 from weft.model.groups import GroupFormat
 from weft.model.open import open_model
-from weft.model.spec import ExpertsSpec, LayerSpec, NormPlacement, QkNorm
 
 MODEL = "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&vocab=300&dtype=bfloat16"
-GROUPS = ExpertsSpec(count=8, per_token=2, inner_size=16, num_groups=4, groups_per_token=2)
 REFUSED = {
     "latent": "latent=32",
     "states": "conv=4",
@@ -50,11 +48,9 @@ def test_a_dense_decoder_is_computed():
 @pytest.mark.parametrize(
     ("switch", "words"),
     [
-        ({"norm_placement": NormPlacement.PARALLEL}, "attention and MLP side by side"),
-        ({"qk_norm": QkNorm.HEAD_AFTER_ROPE}, "norms of heads after rope"),
-        ({"head_bias": True}, "biases of its head"),
         ({"has_output_gate": True}, "gates on its attention"),
-        ({"layers": (LayerSpec(experts=GROUPS),)}, "experts in groups"),
+        ({"has_value_norm": True}, "norms of values"),
+        ({"has_layer_scales": True}, "factors of its layers"),
     ],
 )
 def test_a_switch_that_no_kernel_computes_is_refused_by_name(switch, words):
@@ -136,7 +132,7 @@ def test_a_model_that_no_kernel_computes_is_left_to_the_cpu(monkeypatch):
     checkpoint = open_model(MODEL)
     card, spec = checkpoint.card, checkpoint.spec
     assert GpuBackend().suits(card, spec)
-    assert not GpuBackend().suits(card, replace(spec, head_bias=True))
+    assert not GpuBackend().suits(card, replace(spec, has_output_gate=True))
 
 
 def test_nobody_imports_torch_to_ask_what_suits():

@@ -15,7 +15,7 @@ from weft.compute.gpu.steps.step import StepArrays
 from weft.compute.gpu.weights import NormWeights, Reader, head_ending, up_ending
 from weft.compute.gpu.workspace import Workspace
 from weft.compute.rope import inverse_frequencies
-from weft.model.spec import LayerSpec, QkNorm, RopeSpec
+from weft.model.spec import LayerSpec, NormPlacement, QkNorm, RopeSpec
 from weft.model.switches import Norm
 
 LOG2_E = 1.4426950408889634  # for powers of two instead of exponentials
@@ -73,12 +73,13 @@ class Decoder:
         self._positions = reader.table("positions") if spec.num_positions else None
         self._layers = [_read_layer(reader, i, layer) for i, layer in enumerate(spec.layers)]
         self._last_norm = reader.norm("norm")
+        self._is_parallel = spec.norm_placement is NormPlacement.PARALLEL
         ending = head_ending(spec)
         self._head: Matrix | None = None
         if spec.has_head:
             is_shared = spec.tied_head and reader.format_of(("head",)) is None
             self._head = (
-                WideMatrix.of(self._embed, ending)
+                WideMatrix.of(self._embed, ending, reader.vector("head.bias"))
                 if is_shared
                 else reader.matrix("", "head", ending=ending)
             )
@@ -102,7 +103,9 @@ class Decoder:
             self._attend(layer, pool, step, space, num_parts)
             num_parts = layer.o(space.attended[: step.num_rows], space.parts)
             product = _Product(num_parts, layer.o.bias, layer.attention_norms)
-            self._add_norm(step, space, product, layer.mlp_norms.before)
+            self._add_norm(
+                step, space, product, layer.mlp_norms.before, is_parallel=self._is_parallel
+            )
             product = self._mlp(layer, space, space.hidden[: step.num_rows])
         self._add_norm(step, space, product, self._last_norm, wanted=step.wanted)
 
@@ -156,10 +159,12 @@ class Decoder:
         before: NormWeights | None,
         *,
         wanted: torch.Tensor | None = None,
+        is_parallel: bool = False,
     ) -> None:
         """Adds a product to the residual stream, and computes the norm for the next product.
 
-        With `wanted`, only the wanted rows are normed, for the head.
+        With `wanted`, only the wanted rows are normed, for the head. `is_parallel`: the norm is that of the residual
+        stream before the sum.
         """
         spec, bias, norms = self.spec, product.bias, product.norms
         num_programs = step.num_rows if wanted is None else len(wanted)
@@ -193,6 +198,7 @@ class Decoder:
             IS_LAYER=spec.norm is Norm.LAYER,
             HAS_BIAS=spec.norm_bias,
             IS_PICKED=wanted is not None,
+            IS_PARALLEL=is_parallel,
             BLOCK=launches.power_of_two(width),
             num_warps=4 if width <= 2048 else 8,
             **launches.exact(),

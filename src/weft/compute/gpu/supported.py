@@ -9,7 +9,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 from weft.model.card import ModelCard
-from weft.model.spec import ModelSpec, NormPlacement, QkNorm
+from weft.model.spec import ModelSpec
 
 LEAST_CAPABILITY = (8, 0)
 TYPES = ("bfloat16", "float16")
@@ -56,13 +56,6 @@ def spec_refusal(spec: ModelSpec) -> str | None:
         )
     refused = {
         "gates on its attention": spec.has_output_gate,
-        "attention and MLP side by side": spec.norm_placement is NormPlacement.PARALLEL,
-        "norms of heads after rope": spec.qk_norm is QkNorm.HEAD_AFTER_ROPE,
-        "biases of its head": spec.head_bias,
-        "experts in groups": any(
-            layer.experts is not None and layer.experts.groups_per_token < layer.experts.num_groups
-            for layer in spec.layers
-        ),
         "norms of values": spec.has_value_norm,
         "factors of its layers": spec.has_layer_scales,
         "cross-attention": spec.num_cross_keys > 0,

@@ -6,6 +6,36 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
+def _of_best_groups(
+    keys,
+    e,
+    E: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOP_GROUPS: tl.constexpr,
+    IS_SUM_OF_TWO: tl.constexpr,
+):
+    """Returns the keys of experts in the TOP_GROUPS best groups, -inf for all others.
+
+    A group is ranked by its highest key, or by the sum of its two highest.
+    """
+    own = e // (E // GROUPS)
+    ranks = keys
+    for group in tl.static_range(GROUPS):
+        of_group = tl.where(own == group, keys, -float("inf"))
+        rank = tl.max(of_group, 0)
+        if IS_SUM_OF_TWO:
+            first = tl.argmax(of_group, 0, tie_break_left=True)
+            rank += tl.max(tl.where(e == first, -float("inf"), of_group), 0)
+        ranks = tl.where(own == group, tl.maximum(rank, -3.0e38), ranks)
+    ranks = tl.where(e < E, ranks, -float("inf"))
+    is_left = e < 0
+    for _ in tl.static_range(TOP_GROUPS):
+        best = tl.argmax(tl.where(is_left, -float("inf"), ranks), 0, tie_break_left=True)
+        is_left = is_left | (own == best // (E // GROUPS))
+    return tl.where(is_left, keys, -float("inf"))
+
+
+@triton.jit
 def choose_experts(
     LOGITS,
     CORRECTION,
@@ -18,6 +48,8 @@ def choose_experts(
     TOP: tl.constexpr,
     IS_NORMALIZED: tl.constexpr,
     IS_SIGMOID: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOP_GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -39,6 +71,8 @@ def choose_experts(
         keys = logits
     keys = tl.where(is_real & (keys == keys), keys, -3.0e38)  # noqa: PLR0124 - NaN is not equal to itself
     keys = tl.where(is_real, tl.maximum(keys, -3.0e38), -float("inf"))
+    if TOP_GROUPS < GROUPS:
+        keys = _of_best_groups(keys, e, E, GROUPS, TOP_GROUPS, IS_SIGMOID)
     is_chosen = e < 0
     for _ in tl.static_range(TOP):
         best = tl.argmax(tl.where(is_chosen, -float("inf"), keys), 0, tie_break_left=True)

@@ -81,12 +81,14 @@ def add_norm(
     IS_LAYER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     IS_PICKED: tl.constexpr,
+    IS_PARALLEL: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Adds a product's parts P to the residual stream R, and writes Y, the normed input of the next product.
 
-    The norms follow `NormPlacement`. With `IS_PICKED`, row i of Y is made from row ROWS[i], and R is unchanged.
+    The norms follow `NormPlacement`. With `IS_PICKED`, row i of Y is made from row ROWS[i], and R is unchanged. With
+    `IS_PARALLEL`, Y is made from R without the product.
     """
     if PDL:
         gdc_wait()
@@ -97,6 +99,7 @@ def add_norm(
     c = tl.arange(0, BLOCK)
     is_real = c < H
     r = tl.load(R + row * H + c, mask=is_real, other=0.0)
+    y = r
     if PARTS > 0:
         t = tl.load(P + row * H + c, mask=is_real, other=0.0)
         for s in tl.static_range(1, PARTS):
@@ -112,9 +115,10 @@ def add_norm(
             tl.store(R + row * H + c, r, mask=is_real)
     if PDL:
         gdc_launch_dependents()
-    y = r
+    if not IS_PARALLEL:
+        y = r
     if HAS_BEFORE:
-        y = norm_row(r, BEFORE, BEFORE_BIAS, c, is_real, H, eps, IS_LAYER, HAS_BIAS)
+        y = norm_row(y, BEFORE, BEFORE_BIAS, c, is_real, H, eps, IS_LAYER, HAS_BIAS)
     tl.store(Y + own * y_stride + c, y.to(Y.dtype.element_ty), mask=is_real)
 
 
@@ -168,7 +172,7 @@ def heads(
     if HAS_BIAS:
         x += tl.load(BIAS + h * D + c, mask=is_real, other=0.0)
         other += tl.load(BIAS + h * D + partner, mask=is_real, other=0.0)
-    if NORM != "none":
+    if NORM == "head" or NORM == "full":  # noqa: PLR1714 - Triton has no "in"
         of_head = is_turned
         if IS_LAYER:
             mean = (tl.sum(x, 1) / D)[:, None]
@@ -192,6 +196,13 @@ def heads(
         sine = tl.load(SINE + place, mask=has_turn, other=0.0)
         other = tl.where(c < ROPE // 2, -other, other)
         x = tl.where(has_turn, x * cosine + other * sine, x)
+    if NORM == "head_after_rope":
+        if IS_LAYER:
+            x = tl.where(is_real, x - (tl.sum(x, 1) / D)[:, None], 0.0)
+        scale = tl.rsqrt((tl.sum(x * x, 1) / D)[:, None] + eps)
+        x = tl.where(
+            is_turned, x * scale * tl.load(WEIGHT + h * D + c, mask=is_turned, other=1.0), x
+        )
     if PDL:
         gdc_launch_dependents()
     y = x.to(Q.dtype.element_ty)

@@ -135,6 +135,8 @@ class RoutedExperts:
             TOP=spec.per_token,
             IS_NORMALIZED=spec.is_normalized,
             IS_SIGMOID=self.correction is not None,
+            GROUPS=spec.num_groups,
+            TOP_GROUPS=spec.groups_per_token,
             BLOCK=launches.power_of_two(spec.count),
             num_warps=4,
             **launches.exact(),
