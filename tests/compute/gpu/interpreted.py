@@ -98,6 +98,23 @@ def answers(compute):
     return [output.outputs[0].token_ids for output in (*outputs, *alone_again)]
 
 
+def embeddings(compute, prompts):
+    options = {"max_num_seqs": 4, "max_model_len": 64, "kv_cache_bytes": 1 << 20}
+    model = f"embedded:random?{SHAPES[0]}"
+    with weft.LLM(
+        model, compute=compute, runner="pooling", max_num_batched_tokens=16, **options
+    ) as llm:
+        return llm.embed(prompts)
+
+
+def test_an_engine_embeds_as_the_cpu_does():
+    """A prompt of several chunks too; and a prompt alone has the bits that it has among others."""
+    prompts = ["one", "two " * 9, "three"]
+    got = embeddings("gpu", prompts)
+    assert np.allclose(got, embeddings("native", prompts), atol=1e-4)
+    assert embeddings("gpu", prompts[1:2]) == got[1:2]
+
+
 def test_a_whole_engine_answers_as_the_cpu_does():
     """Steps are launched ahead, tokens stay where the sampler left them, and a cached prompt changes nothing."""
     got = answers("gpu")

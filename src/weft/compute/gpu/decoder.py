@@ -112,7 +112,7 @@ class Decoder:
     def logits(self, wanted: torch.Tensor) -> torch.Tensor:
         """Returns the logits of normed rows, float32 [rows, vocab]; the rows themselves for a model without a head."""
         if self._head is None:
-            return wanted[:, : self.spec.hidden_size].float()
+            return wanted[:, : self.spec.hidden_size].to(torch.float32, copy=True)
         width = self.spec.vocab_size
         out = torch.empty((len(wanted), width), dtype=torch.float32, device=wanted.device)
         if len(wanted):

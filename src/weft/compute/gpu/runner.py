@@ -18,7 +18,7 @@ from weft.compute.gpu.steps.step import Layout, StepArrays, StepShape
 from weft.compute.gpu.steps.step_shapes import exact_shape, padded_shape
 from weft.compute.gpu.weights import Reader
 from weft.compute.gpu.workspace import Workspace
-from weft.compute.protocols.runner import Batch
+from weft.compute.protocols.runner import Batch, Rows
 
 _ROWS = 512  # rows of a step for which memory is allocated at the start
 _INPUTS = 1 << 18  # numbers in a step's arrays for which memory is allocated at the start
@@ -69,11 +69,15 @@ class GpuRunner:
         self.__dict__.clear()
         release_memory()
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Launches one step; returns float32 logits [wanted, vocab] on the card, which belong to the caller."""
-        return self._forward(batch, None)
+    def forward(self, batch: Batch) -> Rows:
+        """Launches one step; returns float32 logits [wanted, vocab] on the card, which belong to the caller.
 
-    def forward_after(self, batch: Batch, device_token_ids: torch.Tensor) -> torch.Tensor:
+        For a model without a head, waits for the step and returns hidden states [wanted, hidden] on the host.
+        """
+        rows = self._forward(batch, None)
+        return rows if self.spec.has_head else rows.cpu().numpy()
+
+    def forward_after(self, batch: Batch, device_token_ids: torch.Tensor) -> Rows:
         return self._forward(batch, device_token_ids)
 
     def wait(self, rows: torch.Tensor) -> None:

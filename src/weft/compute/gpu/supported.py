@@ -26,8 +26,6 @@ def model_refusal(card: ModelCard) -> str | None:
 def _model_refusals(card: ModelCard) -> Iterator[str]:
     if not card.is_causal:
         yield "encoders are not supported on a GPU yet"
-    if card.pooling is not None:
-        yield "pooling models are not supported on a GPU yet"
     if card.keeps_latents:
         yield "latent attention is not supported on a GPU yet"
     if card.keeps_states:
