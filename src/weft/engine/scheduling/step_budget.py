@@ -10,8 +10,13 @@ from weft.core.config.engine import SchedulerConfig
 from weft.engine.scheduling.sequence import Sequence
 
 # Minimum number of prompt rows in a step with streams; target seconds of a step without streams.
-_LEAST_BESIDE = 32
+_LEAST_BESIDE = 16
 _ALONE_S = 1.0
+# Prompts have at least `_LEAST_SHARE` of the time of the streams alone, so that steps are near the target if the
+# streams need up to `_NEAR` of it. If they need more, the target cannot be held, and small steps would only waste
+# time: the share grows up to `_MOST_SHARE`, which prompts have if the streams need `_FAR` of the target.
+_LEAST_SHARE, _NEAR = 0.5, 0.8
+_MOST_SHARE, _FAR = 2.0, 1.6
 # After this number of steps with prompts, one step without prompts measures the time of the streams alone.
 _MIXED_STEPS = 64
 _LEAST_S = 1e-9  # per row
@@ -60,8 +65,8 @@ class StepBudget:
 class TimedStepBudget(StepBudget):
     """Also sets the number of prompt rows of a step, from the times of earlier steps.
 
-    With streams, a step should take `target_itl_ms`, or three times the time of the streams alone if this is longer,
-    because each step has a fixed cost. Without streams, a step should take one second.
+    With streams, a step should take `target_itl_ms`, or 1.5 to 3 times the time of the streams alone if this is
+    longer, because each step has a fixed cost. Without streams, a step should take one second.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -102,7 +107,7 @@ class TimedStepBudget(StepBudget):
             self._least, self._seconds = 0, 0.0
         else:
             self._least = _LEAST_BESIDE
-            self._seconds = max(self._target_s - alone_s, 2 * alone_s)
+            self._seconds = max(self._target_s - alone_s, self._share(alone_s) * alone_s)
 
     def end(self, now: float) -> None:
         if self._steps:
@@ -141,6 +146,11 @@ class TimedStepBudget(StepBudget):
         num_tokens = len(sequence.token_ids) + sequence.num_pending_tokens
         num_rows = num_tokens - sequence.num_planned_tokens
         return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
+
+    def _share(self, alone_s: float) -> float:
+        """Returns the least time of prompts, as a share of the time of the streams alone."""
+        beyond = (alone_s / self._target_s - _NEAR) / (_FAR - _NEAR)
+        return _LEAST_SHARE + min(max(beyond, 0.0), 1.0) * (_MOST_SHARE - _LEAST_SHARE)
 
     def _left_at(self, start: int) -> int:
         """Returns the maximum number of rows of a prompt in this step, from token `start` on."""
