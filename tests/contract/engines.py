@@ -2,13 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from tests.doubles.secret_file import secret_file
 from tests.ports import free_port
@@ -190,6 +191,37 @@ ENGINES = {
     "fleet": fleet,
     "fake": fake,
 }
+
+
+Lender = Callable[[str], AbstractAsyncContextManager[EngineClient]]
+
+
+@asynccontextmanager
+async def shared(**options) -> AsyncIterator[Lender]:
+    """Engines that one test after the other uses: each kind starts for the first test that asks for it."""
+    started: dict[str, EngineClient] = {}
+
+    @asynccontextmanager
+    async def lent(kind: str) -> AsyncIterator[EngineClient]:
+        if kind not in started:
+            started[kind] = await stack.enter_async_context(ENGINES[kind](**options))
+        yield started[kind]
+        if await started[kind].is_paused():
+            await started[kind].resume_generation()
+        await until_idle(started[kind])
+
+    async with AsyncExitStack() as stack:
+        yield lambda kind: fake() if kind == "fake" else lent(kind)
+
+
+async def until_idle(engine: EngineClient) -> None:
+    """Wait until the engine holds no block and runs nothing."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            load = (await engine.get_loads())[0]
+            if not (load.num_running or load.num_waiting or load.num_held_blocks):
+                return
+            await asyncio.sleep(0.01)
 
 
 _SLOW = ("data_parallel", "nodes", "api_server")

@@ -5,9 +5,10 @@ import math
 from contextlib import aclosing
 
 import pytest
+import pytest_asyncio
 
 from tests.busy import until
-from tests.contract.engines import ENGINES
+from tests.contract.engines import ENGINES, shared
 from weft.core.errors import BadRequest, ContextLengthExceeded, Overloaded, Unsupported
 from weft.core.values.types import LoRARequest, PoolingParams, SamplingParams
 
@@ -16,17 +17,27 @@ ADAPTER = LoRARequest(lora_name="a", lora_int_id=1, lora_path="a")
 EMBED = PoolingParams(task="embed")
 
 
-@pytest.fixture(params=["local", "process", "rpc", "fleet"])
-async def engine(request):
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engines():
+    """Of a model that pools."""
+    async with shared(runner="pooling") as lent:
+        yield lent
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=["local", "process", "rpc", "fleet"])
+async def engine(request, engines):
     """Each client in turn."""
-    async with ENGINES[request.param](runner="pooling") as client:
+    async with engines(request.param) as client:
         yield client
 
 
-@pytest.fixture(params=["local", "process"])
-async def in_process(request):
+@pytest_asyncio.fixture(loop_scope="module", params=["local", "process"])
+async def in_process(request, engines):
     """The clients without a wire that has one task only."""
-    async with ENGINES[request.param](runner="pooling") as client:
+    async with engines(request.param) as client:
         yield client
 
 
@@ -111,6 +122,7 @@ async def test_every_token_has_its_own(in_process):
 
 async def test_the_last_token_may_follow_a_cached_prefix(in_process):
     """The same bits, with most of the prompt taken from the cache."""
+    await in_process.reset_prefix_cache()
     (first,) = await encode(in_process)
     (second,) = await encode(in_process)
     assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)

@@ -5,9 +5,10 @@ import re
 from contextlib import aclosing
 
 import pytest
+import pytest_asyncio
 
 from tests.busy import PATIENCE_S, until
-from tests.contract.engines import ENGINES, ROOM, kinds
+from tests.contract.engines import ROOM, kinds, shared, until_idle
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.core.values.logprobs import FlatLogprobs
 from weft.core.values.types import (
@@ -29,36 +30,49 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
 
-@pytest.fixture(params=kinds())
-async def engine(request):
-    """Each client in turn; but for the double, with room for an answer that takes its time."""
-    async with ENGINES[request.param](**room_of(request.param)) as client:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engines():
+    """With room for an answer that takes its time."""
+    async with shared(**ROOM) as lent:
+        yield lent
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=kinds())
+async def engine(request, engines):
+    """Each client in turn."""
+    async with engines(request.param) as client:
         yield client
 
 
-def room_of(kind):
-    """Options of an engine; the double takes none, and has its end in its script."""
-    return {} if kind == "fake" else ROOM
-
-
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"))
-async def controlled(request):
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"),
+)
+async def controlled(request, engines):
     """The clients that can be paused; the wire has no call for it."""
-    async with ENGINES[request.param](**room_of(request.param)) as client:
+    async with engines(request.param) as client:
         yield client
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "rpc"))
-async def constrained(request):
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    params=kinds("local", "process", "data_parallel", "nodes", "api_server", "rpc"),
+)
+async def constrained(request, engines):
     """The clients with an engine behind them that follows grammars."""
-    async with ENGINES[request.param]() as client:
+    async with engines(request.param) as client:
         yield client
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server"))
-async def in_process(request):
+@pytest_asyncio.fixture(
+    loop_scope="module", params=kinds("local", "process", "data_parallel", "nodes", "api_server")
+)
+async def in_process(request, engines):
     """The clients without a wire that has no field for some parameters."""
-    async with ENGINES[request.param]() as client:
+    async with engines(request.param) as client:
         yield client
 
 
@@ -72,16 +86,6 @@ async def collect(engine, sampling_params, request_id="r", prompt=PROMPT, **opti
     """All outputs of one request."""
     async with aclosing(engine.generate(prompt, sampling_params, request_id, **options)) as outputs:
         return [output async for output in outputs]
-
-
-async def until_idle(engine):
-    """Wait until the engine holds no block and runs nothing."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            load = (await engine.get_loads())[0]
-            if not (load.num_running or load.num_waiting or load.num_held_blocks):
-                return
-            await asyncio.sleep(0.01)
 
 
 async def test_exactly_one_output_is_the_last(engine):

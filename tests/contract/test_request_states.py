@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.contract.engines import ENGINES, ROOM, kinds
-from tests.contract.test_engine_client import ENDLESS, PROMPT, until_idle
+from tests.contract.engines import ENGINES, ROOM, kinds, until_idle
+from tests.contract.test_engine_client import ENDLESS, PROMPT
 from weft.core.errors import Unsupported
 from weft.core.values.request_states import RequestPhase
 

@@ -3,18 +3,29 @@
 import asyncio
 
 import pytest
+import pytest_asyncio
 
 from tests.busy import until
-from tests.contract.engines import ENGINES, kinds
+from tests.contract.engines import ENGINES, kinds, shared
 from tests.contract.test_engine_client import GREEDY, collect
 from weft.core.errors import BadRequest, FailedPrecondition
 from weft.core.values.types import FinishReason
 
+KINDS = kinds("local", "process", "data_parallel", "nodes", "api_server", "fake")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"))
-async def controlled(request):
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engines():
+    """For all of these tests but the one that ends them."""
+    async with shared() as lent:
+        yield lent
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=KINDS)
+async def controlled(request, engines):
     """The clients that can be put to sleep; the wire has no call for it."""
-    async with ENGINES[request.param]() as client:
+    async with engines(request.param) as client:
         yield client
 
 
@@ -68,14 +79,16 @@ async def test_what_sleep_and_wake_do_not_know_is_refused_by_name(controlled):
     assert not await controlled.is_sleeping()
 
 
-async def test_a_sleeping_engine_ends_requests_and_shuts_down(controlled):
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_sleeping_engine_ends_requests_and_shuts_down(kind):
     """An abort works, and the end does not wait for a wake."""
-    await controlled.sleep()
-    task = asyncio.create_task(collect(controlled, GREEDY, "queued"))
-    await until(lambda: controlled.num_active_requests == 1)
-    await controlled.abort("queued")
-    assert (await task)[-1].outputs[0].finish_reason is FinishReason.ABORT
-    assert not controlled.is_stopped
-    controlled.shutdown()
-    await controlled.wait_closed()
-    assert (controlled.is_stopped, controlled.is_running) == (True, False)
+    async with ENGINES[kind]() as controlled:
+        await controlled.sleep()
+        task = asyncio.create_task(collect(controlled, GREEDY, "queued"))
+        await until(lambda: controlled.num_active_requests == 1)
+        await controlled.abort("queued")
+        assert (await task)[-1].outputs[0].finish_reason is FinishReason.ABORT
+        assert not controlled.is_stopped
+        controlled.shutdown()
+        await controlled.wait_closed()
+        assert (controlled.is_stopped, controlled.is_running) == (True, False)
