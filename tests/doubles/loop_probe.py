@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ T = TypeVar("T")
 _MAX_PAUSE_S = 0.05
 # Others on the same core make its work slower; a pause that the work makes, it makes each time.
 TRIES = 3
+_PROBES_A_SWEEP = 50
+_num_probes = itertools.count(1)
 
 
 class LoopProbe:
@@ -42,15 +45,22 @@ def loop_probe() -> Iterator[LoopProbe]:
         if took_s > probe.longest_s:
             probe.longest_s, probe.longest = took_s, repr(self)
 
-    # What earlier tests left behind is no business of a collection during this one.
+    _set_aside_what_there_is()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.Handle, "_run", timed)
+        yield probe
+
+
+def _set_aside_what_there_is() -> None:
+    """What earlier tests left behind, and all that pytest holds, is no business of a collection during this one.
+
+    It stays aside for the next probes, since walking all of it takes half a second; what has become garbage there goes
+    now and then.
+    """
+    if next(_num_probes) % _PROBES_A_SWEEP == 0:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asyncio.Handle, "_run", timed)
-            yield probe
-    finally:
-        gc.unfreeze()
 
 
 def is_bounded(pause_s: float, num_strings: int = 1) -> bool:
