@@ -28,7 +28,7 @@ help:
 	@echo "make mutants    change the code a little and list what no test notices (ARGS=\"rpc --every 10\"); hours"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make sanitize-files run the tests of damaged files on a core with the first two compiled in (GCC)"
-	@echo "make check      format, lint, types, imports, tree, generated documents, functions and lines of a request"
+	@echo "make check      format, lint, types, imports, tree, names in tests, generated documents, functions and lines of a request"
 	@echo "make check-deploy check deploy/ with hadolint, nginx, promtool, kubectl, helm and others (downloads them)"
 	@echo "make fix        let the formatter and the linter mend what they can"
 	@echo "make bench      time steps of the engine"
@@ -124,6 +124,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_tree.py
+	$(BIN)/python tools/check_names.py
 	$(BIN)/python -m tools.make_reference --check
 	$(BIN)/python tools/trace_request.py --check
 
