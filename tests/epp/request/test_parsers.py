@@ -275,7 +275,6 @@ def test_token_ids_over_http_are_taken_as_they_are():
         ("/v1/completions", {"model": "m", "prompt": {"a": 1}}, "prompt must be"),
         ("/v1/embeddings", {"model": "m"}, "input not found"),
         ("/v1/responses", {"model": "m"}, "input not found"),
-        ("/v1/conversations", {"model": "m"}, "items not found"),
         ("/v1/messages", {"model": "m"}, "messages must be a list"),
         ("/inference/v1/generate", {"token_ids": []}, "token_ids must not be empty"),
         ("/inference/v1/generate", {}, "token_ids must be a list"),
@@ -289,6 +288,25 @@ def test_token_ids_over_http_are_taken_as_they_are():
 def test_what_cannot_be_read_is_refused_with_a_sentence(path: str, body: object, words: str):
     """400, saying what was wrong."""
     assert words in refusal(path, body)
+
+
+@pytest.mark.parametrize("body", [{}, {"model": "m"}, {"items": None}, {"metadata": {"a": "b"}}])
+def test_a_conversation_without_items_is_routed_by_load(body: dict[str, Any]):
+    """OpenAI's clients create conversations that are empty, and name no model."""
+    request = parse("/v1/conversations", body)
+    assert (request.is_schedulable, request.needs_model, request.prompts) == (True, False, ())
+
+
+@pytest.mark.parametrize("body", [b"{", [], {"items": 5}, {"items": [5]}])
+def test_a_conversation_that_cannot_be_read_is_left_to_the_server(body: object):
+    """Any server refuses it."""
+    assert not parse("/v1/conversations", body).is_schedulable
+
+
+def test_completions_of_embeddings_alone_are_routed_by_load():
+    """The server takes them; the picker compares texts and token ids."""
+    request = parse("/v1/completions", {"model": "m", "prompt_embeds": "AAAA", "max_tokens": 3})
+    assert (request.prompts, request.max_tokens, request.is_schedulable) == ((), 3, True)
 
 
 @given(body=st.binary(max_size=200), path=st.sampled_from([

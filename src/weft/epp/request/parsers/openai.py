@@ -1,6 +1,6 @@
 """Parser of OpenAI's paths (chat, completions, embeddings, responses, conversations, batches, images) and /render."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from weft.epp.request.values import InferenceRequest, Prompt, Refused
 CHAT: Final = "chat/completions"
 COMPLETIONS: Final = "completions"
 RESPONSES: Final = "responses"
+CONVERSATIONS: Final = "conversations"
 COMPACT: Final = f"{RESPONSES}/compact"
 INPUT_TOKENS: Final = f"{RESPONSES}/input_tokens"
 BATCHES: Final = "/v1/batches"  # not Anthropic's /v1/messages/batches, whose bodies name no object
@@ -55,6 +56,7 @@ class Body(msgspec.Struct):
     model: str | None = None
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
+    prompt_embeds: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     items: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
@@ -93,7 +95,7 @@ class OpenAiParser(JsonParser):
         COMPACT,
         INPUT_TOKENS,
         BATCHES,
-        "conversations",
+        CONVERSATIONS,
         "images/generations",
         f"{CHAT}/render",
         f"{COMPLETIONS}/render",
@@ -103,7 +105,9 @@ class OpenAiParser(JsonParser):
     def parse(self, call: Call) -> InferenceRequest:
         """Parses the body. The path decides which members are required."""
         if call.path.endswith((INPUT_TOKENS, BATCHES)):
-            return self._uncomputed(call)
+            return self._uncomputed(call, self._of_named_objects)
+        if call.path.endswith(CONVERSATIONS):
+            return self._uncomputed(call, self._of_conversation)
         body = decode_body(_body, call.body)
         path = call.path.removesuffix("/render")
         request = to_request(call, self.type, body, *_prompts(path, body))
@@ -113,17 +117,28 @@ class OpenAiParser(JsonParser):
             request = replace(request, store=_named_store(body) or call.store)
         return request
 
-    def _uncomputed(self, call: Call) -> InferenceRequest:
-        """Returns the request of a path that computes no prompt: any endpoint serves it that has the objects which the
-        body names. The server refuses a body that cannot be read.
+    def _uncomputed(self, call: Call, read: Callable[[Call], InferenceRequest]) -> InferenceRequest:
+        """Returns the request of a path that computes no prompt. A body that cannot be read goes to any endpoint, which
+        refuses it.
         """
-        request = unscheduled(call, self.type)
         try:
-            return replace(request, store=_named_store(decode_body(_body, call.body)) or call.store)
+            return read(call)
         except Refused as refused:
             if refused.status != 400:
                 raise
-            return request
+            return unscheduled(call, self.type)
+
+    def _of_named_objects(self, call: Call) -> InferenceRequest:
+        """Returns a request that any endpoint serves that has the objects which the body names."""
+        store = _named_store(decode_body(_body, call.body))
+        return replace(unscheduled(call, self.type), store=store or call.store)
+
+    def _of_conversation(self, call: Call) -> InferenceRequest:
+        """Returns the request that creates a conversation, possibly without a model and without items."""
+        body = decode_body(_body, call.body)
+        items = decode_member(_messages, body.items, "items") or []
+        request = to_request(call, self.type, body, *_joined(body, items) if items else ((), ()))
+        return replace(request, needs_model=False)
 
 
 class _Object(msgspec.Struct):
@@ -202,9 +217,11 @@ def _prompts(path: str, body: Body) -> _Prompts:
         return _chat(body)
     match path.rsplit("/", 1)[-1]:
         case "completions" | "generations":
-            if not is_given(body.prompt):
-                raise malformed("prompt not found in request body")
-            return to_prompts(body.prompt, "prompt"), ()
+            if is_given(body.prompt):
+                return to_prompts(body.prompt, "prompt"), ()
+            if is_given(body.prompt_embeds):
+                return (), ()
+            raise malformed("prompt not found in request body")
         case "embeddings" if is_given(body.messages):
             return _chat(body)
         case "embeddings":
@@ -213,13 +230,8 @@ def _prompts(path: str, body: Body) -> _Prompts:
             return to_prompts(body.input, "input"), ()
         case "compact" if not is_given(body.input):
             return (), ()
-        case "responses" | "compact":
+        case _:  # "responses" or "compact"
             return _responses_prompt(body)
-        case _:
-            items = decode_member(_messages, body.items, "items")
-            if items is None:
-                raise malformed("items not found in request body")
-            return _joined(body, items)
 
 
 def _responses_prompt(body: Body) -> _Prompts:
