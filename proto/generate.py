@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "src" / "weft" / "pb"
 NAMES = (
     "common", "vllm_engine", "vllm_inference", "vllm_control",
-    "ext_proc", "ext_proc_core", "ext_proc_type",
+    "sglang_scheduler", "trtllm_service", "ext_proc", "ext_proc_core", "ext_proc_type",
 )  # fmt: skip
 # Messages only: an empty file of stubs would be noise.
 NO_SERVICE = ("common", "ext_proc_core", "ext_proc_type")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from weft.core.config.quantity import parse_duration_s
 from weft.core.errors import ConfigError
 from weft.epp.assembly import Assembly
-from weft.epp.config.options import GRPC_ENGINE, PickerOptions
+from weft.epp.config.options import PickerOptions
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.pool.clusters import (
     ClusterExtractorParameters,
@@ -16,7 +16,7 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
 from weft.epp.pool.gpu import GpuPoller
 from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
-from weft.epp.prefix.engine import EngineConnection
+from weft.epp.prefix.engine import GRPC_ENGINES, EngineConnection
 from weft.epp.prefix.kv_subscriptions import KvSubscriptions
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Telemetry:
             engine.name: configured(engine) for engine in self._extractor.engine_configs
         }
         self._default_engine = options.default_engine or self._extractor.default_engine
-        known = [GRPC_ENGINE, *self._series]
+        known = [*GRPC_ENGINES, *self._series]
         if self._default_engine not in known:
             raise ConfigError(
                 f"default engine: {self._default_engine!r} is unknown; known: {', '.join(known)}"
@@ -78,18 +78,19 @@ class Telemetry:
     def engine_of(self, endpoint: Endpoint) -> str:
         """Returns the kind of model server of an endpoint."""
         engine = endpoint.labels.get(self._extractor.engine_label_key, self._default_engine)
-        if engine != GRPC_ENGINE and engine not in self._series:
+        if engine not in GRPC_ENGINES and engine not in self._series:
             _log.warning("%s: unknown engine %r, read as vllm", endpoint.host_port, engine)
             return "vllm"
         return engine
 
     def is_grpc(self, endpoint: Endpoint) -> bool:
-        """True if the endpoint speaks the VllmEngine protocol, and so needs no metrics page."""
-        return self._clusters is None and self.engine_of(endpoint) == GRPC_ENGINE
+        """True if the endpoint is polled and followed over gRPC, and so needs no metrics page."""
+        return self._clusters is None and self.engine_of(endpoint) in GRPC_ENGINES
 
     def _connect(self, endpoint: Endpoint) -> EngineConnection:
         options = self._options
-        return EngineConnection(endpoint, options.engine_api_key, options.engine_control_api_key)
+        keys = (options.engine_api_key, options.engine_control_api_key)
+        return EngineConnection(endpoint, *keys, engine=self.engine_of(endpoint))
 
     def _interval_s(self, parameters: MetricsSourceParameters) -> float:
         if parameters.interval is not None:

@@ -6,8 +6,10 @@ from typing import Any
 
 from tests.doubles.fake_director import FakeDirector
 from weft.epp.metrics.series import PickerMetrics
-from weft.epp.request.parsers.parser import Call, Dialect, Parser
+from weft.epp.request.parsers.engine_grpc import EngineGrpcParser
+from weft.epp.request.parsers.parser import Call, Parser
 from weft.epp.request.parsers.table import ParserTable
+from weft.epp.request.vllm import VLLM
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import FULL_DUPLEX
 from weft.epp.server.limits import Held, PickerLimits
@@ -19,7 +21,7 @@ from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
 ALL_PARSERS = (
     "openai-parser", "anthropic-parser", "vllmhttp-parser", "sglanghttp-parser",
-    "vllmgrpc-parser", "vertexai-parser", "passthrough-parser",
+    "vllmgrpc-parser", "sglanggrpc-parser", "trtllmgrpc-parser", "vertexai-parser", "passthrough-parser",
 )  # fmt: skip
 
 
@@ -95,9 +97,11 @@ def response_trailers(**trailers: str) -> ProcessingRequest:
     return message
 
 
-def grpc_headers(method: str = "Generate", **headers: str) -> ProcessingRequest:
-    """The head of a call of the engine's service."""
-    message = request_headers(f"/vllm.grpc.engine.VllmEngine/{method}", **headers)
+def grpc_headers(
+    method: str = "Generate", service: str = VLLM.service, **headers: str
+) -> ProcessingRequest:
+    """The head of a call of an engine's service."""
+    message = request_headers(f"/{service}/{method}", **headers)
     for header in message.request_headers.headers.headers:
         if header.key == "content-type":
             header.raw_value = b"application/grpc"
@@ -142,7 +146,7 @@ class Stream:
     def call(self, path: str, body: bytes) -> tuple[Parser, Call, list[bytes]]:
         """What the reader is given of a request."""
         parser = self.parsers.find(path)
-        is_grpc = parser.dialect is Dialect.VLLM_GRPC
+        is_grpc = isinstance(parser, EngineGrpcParser)
         return parser, Call(path=path, headers={}, request_id="r", is_grpc=is_grpc), [body]
 
     async def send(self, *messages: ProcessingRequest) -> list[ProcessingResponse]:

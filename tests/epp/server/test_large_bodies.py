@@ -23,8 +23,8 @@ from tests.epp.server.messages import (
     response_headers,
 )
 from tests.slow import slow_but
-from weft.epp.request.parsers.vllmgrpc import GENERATE
 from weft.epp.request.values import Refused
+from weft.epp.request.vllm import VLLM
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.streams.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -388,7 +388,7 @@ async def test_reading_a_body_takes_at_most_four_times_the_largest(name: str):
 @pytest.mark.parametrize("name", GRPC_SHAPES)
 async def test_reading_a_message_takes_at_most_four_times_the_largest(name: str):
     """Its strings are counted before; of ids nobody sends so many."""
-    peak, was_read = await read_peak(f"/{GENERATE}", GRPC_SHAPES[name](60 * MIB))
+    peak, was_read = await read_peak(f"/{VLLM.service}/Generate", GRPC_SHAPES[name](60 * MIB))
     assert peak < 4 * PickerLimits().max_body_bytes
     assert not was_read
 

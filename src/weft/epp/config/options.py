@@ -10,8 +10,6 @@ from weft.core.values.declare import Flag
 
 DEFAULT_NAME = "default"
 DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
-# With this engine type, load and prefix-cache events come over gRPC (VllmEngine) instead of /metrics and ZMQ.
-GRPC_ENGINE = "vllm-grpc"
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -55,7 +53,7 @@ class PickerOptions:
     default_engine: Annotated[
         str | None,
         Flag(
-            "Engine type of endpoints that have no engine label; vllm-grpc is polled over gRPC.",
+            "Engine type of endpoints that have no engine label; vllm-grpc and sglang-grpc are polled over gRPC.",
             "Pool",
         ),
     ] = None

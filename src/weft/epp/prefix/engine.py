@@ -1,7 +1,9 @@
-"""An engine's load and prefix-cache events over the VllmEngine gRPC protocol, converted to the picker's values."""
+"""An engine's load and prefix-cache events over gRPC (vLLM's and SGLang's protocols), as the picker's values."""
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
 
 import grpc
 
@@ -19,7 +21,13 @@ from weft.epp.prefix.events import (
     tier_of,
 )
 from weft.epp.prefix.keys import Extra
-from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
+from weft.pb import (
+    common_pb2,
+    sglang_scheduler_pb2,
+    sglang_scheduler_pb2_grpc,
+    vllm_engine_pb2,
+    vllm_engine_pb2_grpc,
+)
 from weft.wire.ports import client_args
 
 CALL_TIMEOUT_S = 5.0
@@ -56,21 +64,36 @@ class EngineBatch:
     is_load_only: bool
 
 
+# The generated client and messages of an engine type. Their fields for load and cache events have the same names.
+_SERVICES: Final[Mapping[str, tuple[Callable[[grpc.aio.Channel], Any], Any]]] = MappingProxyType(
+    {
+        "vllm-grpc": (vllm_engine_pb2_grpc.VllmEngineStub, vllm_engine_pb2),
+        "sglang-grpc": (sglang_scheduler_pb2_grpc.SglangSchedulerStub, sglang_scheduler_pb2),
+    }
+)
+GRPC_ENGINES: Final = tuple(_SERVICES)
+
+
 class EngineConnection:
     """A gRPC channel to one engine. Events may require a control key, other calls an API key."""
 
     def __init__(
-        self, endpoint: Endpoint, api_key: str | None = None, control_api_key: str | None = None
+        self,
+        endpoint: Endpoint,
+        api_key: str | None = None,
+        control_api_key: str | None = None,
+        engine: str = "vllm-grpc",
     ) -> None:
         self.port: int | None = endpoint.grpc_port
         self._key = _metadata(api_key)
         self._control_key = _metadata(control_api_key or api_key)
         self._channel = grpc.aio.insecure_channel(endpoint.grpc_host_port, options=_OPTIONS)
-        self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
+        make_stub, self._messages = _SERVICES[engine]
+        self._stub = make_stub(self._channel)
 
     async def load(self) -> Load:
         """Returns the current load, summed over the ranks. Raises `EngineFailed`."""
-        request = vllm_engine_pb2.GetLoadsRequest()
+        request = self._messages.GetLoadsRequest()
         try:
             call = self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
             reply, metadata = await call, await call.initial_metadata()
@@ -80,7 +103,7 @@ class EngineConnection:
 
     async def model_name(self) -> str:
         """Returns the name of the served model. Raises `EngineFailed`."""
-        request = vllm_engine_pb2.GetModelInfoRequest()
+        request = self._messages.GetModelInfoRequest()
         try:
             reply = await self._stub.GetModelInfo(
                 request, timeout=CALL_TIMEOUT_S, metadata=self._key
@@ -116,7 +139,9 @@ def _store(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return next((name for name in names if isinstance(name, str) and is_store_name(name)), "")
 
 
-def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:
+def to_load(
+    reply: vllm_engine_pb2.GetLoadsResponse | sglang_scheduler_pb2.GetLoadsResponse,
+) -> Load:
     """Returns the sum of the loads of all ranks."""
     usages = [as_share(rank.token_usage) for rank in reply.loads]
     return Load(

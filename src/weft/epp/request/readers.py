@@ -4,14 +4,18 @@ A reader never changes the body, never fails, holds a bounded number of bytes, a
 """
 
 from abc import ABC, abstractmethod
+from types import MappingProxyType
 from typing import Final, Protocol
 
+from weft.epp.request.engine_protocol import EMBED, EngineProtocol
 from weft.epp.request.parsers.parser import Dialect
 from weft.epp.request.parsers.payload import HEAD_BYTES, unpack
 from weft.epp.request.parsers.vertexai import field_bytes
+from weft.epp.request.sglang import SGLANG
+from weft.epp.request.trtllm import TRTLLM
 from weft.epp.request.usage import may_have_usage, merge, usage_of
 from weft.epp.request.values import Refused, Usage
-from weft.epp.request.vllm import TokenCounts, read_embedded, read_generated
+from weft.epp.request.vllm import VLLM
 
 MAX_HELD_BYTES: Final = 4 * 2**20
 
@@ -196,12 +200,13 @@ class FrameReader(ABC):
         self._read(message)
 
 
-class VllmReader(FrameReader):
-    """Reader of the responses of vLLM's Generate and Embed calls."""
+class EngineReader(FrameReader):
+    """Reader of the responses of an engine's Generate and Embed calls."""
 
-    def __init__(self, path: str, encoding: str) -> None:
+    def __init__(self, protocol: EngineProtocol, path: str, encoding: str) -> None:
         super().__init__(encoding)
-        self._decode = read_embedded if path.endswith("/Embed") else read_generated
+        self._protocol = protocol
+        self._is_generate = not path.endswith(EMBED)
         self._prompt = self._cached = 0
         # Some servers count the tokens of a chunk, others all tokens so far. Token ids are reliable; the counts are
         # used only without ids.
@@ -219,7 +224,7 @@ class VllmReader(FrameReader):
         )
 
     def _read(self, message: bytes) -> None:
-        counts: TokenCounts | None = self._decode(message)
+        counts = self._protocol.counts(message, is_generate=self._is_generate)
         if counts is None:
             return
         self._saw_any = True
@@ -270,12 +275,17 @@ class NoReader:
         return None
 
 
+_PROTOCOLS: Final = MappingProxyType(
+    {Dialect.VLLM_GRPC: VLLM, Dialect.SGLANG_GRPC: SGLANG, Dialect.TRTLLM_GRPC: TRTLLM}
+)
+
+
 def open_reader(dialect: Dialect, path: str, content_type: str, encoding: str) -> Reader:
     """Returns the reader for a response, by the request's API, its path and the content type. `encoding` is that of
     gRPC messages.
     """
-    if dialect is Dialect.VLLM_GRPC:
-        return VllmReader(path, encoding)
+    if (protocol := _PROTOCOLS.get(dialect)) is not None:
+        return EngineReader(protocol, path, encoding)
     if dialect is Dialect.VERTEX:
         return VertexReader(encoding)
     if dialect is Dialect.NONE:

@@ -24,6 +24,8 @@ class Dialect(Enum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     VLLM_GRPC = "vllm-grpc"
+    SGLANG_GRPC = "sglang-grpc"
+    TRTLLM_GRPC = "trtllm-grpc"
     SGLANG = "sglang"
     VERTEX = "vertex"
 

@@ -5,11 +5,15 @@ from types import MappingProxyType
 from typing import Final
 
 from weft.epp.request.parsers.anthropic import AnthropicParser
+from weft.epp.request.parsers.engine_grpc import (
+    SglangGrpcParser,
+    TrtllmGrpcParser,
+    VllmGrpcParser,
+)
 from weft.epp.request.parsers.openai import OpenAiParser
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads
 from weft.epp.request.parsers.tokens_in import SglangHttpParser, VllmHttpParser
 from weft.epp.request.parsers.vertexai import VertexAiParser
-from weft.epp.request.parsers.vllmgrpc import VllmGrpcParser
 from weft.epp.request.values import InferenceRequest
 
 
@@ -34,6 +38,8 @@ _ALL: Final[tuple[Parser, ...]] = (
     VllmHttpParser(),
     SglangHttpParser(),
     VllmGrpcParser(),
+    SglangGrpcParser(),
+    TrtllmGrpcParser(),
     VertexAiParser(),
     PassthroughParser(),
 )
