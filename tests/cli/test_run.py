@@ -38,7 +38,7 @@ def test_a_message_is_answered_and_everything_ends(tmp_path: Path):
     ("argv", "status", "words"),
     [
         (("/no/such/model", "hi"), 2, "no such directory"),
-        (("embedded:echo", "hi", "--top-p", "2"), 2, "top_p"),
+        pytest.param(("embedded:echo", "hi", "--top-p", "2"), 2, "top_p", marks=pytest.mark.slow),
         (("embedded:echo", "hi", "--port", "99999"), 2, "--port must be between"),
         (("embedded:echo", "hi", "--log-file", "/no/such/place/log"), 2, "--log-file: "),
         (("embedded:echo", " "), 2, "the message must not be empty"),

@@ -48,7 +48,7 @@ MODELS = {
     ),
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
-SLOW = {"tiny-reference", "delta-reference", "mamba-reference"}
+SLOW = {"tiny-reference", "hybrid-reference", "delta-reference", "mamba-reference"}
 FLAGS = {"int4": {"compute": "native", "quantization": "int4"}}  # of a runner that more is said of
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
 MAX_MODEL_LEN = 128

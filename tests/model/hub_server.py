@@ -1,6 +1,7 @@
 """A hub on loopback that has one model: its files, as the Hub's client asks for them."""
 
 import hashlib
+import importlib
 import json
 import threading
 import time
@@ -9,6 +10,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import _cache_manager
 
 COMMIT = "c" * 40
 _PIECE = 1 << 20
@@ -83,6 +88,24 @@ def serving_hub(
             yield {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
         finally:
             server.shutdown()
+
+
+@contextmanager
+def hub_settings(**environment: str) -> Iterator[None]:
+    """The Hub's client here as a process with this environment has it, but for the server that it asks.
+
+    It reads the environment when it is imported, and takes a second to import.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        importlib.reload(constants)
+        patch.setattr(_cache_manager, "HF_HUB_CACHE", constants.HF_HUB_CACHE)
+        try:
+            yield
+        finally:
+            patch.undo()
+            importlib.reload(constants)
 
 
 def _as_entry(path: Path) -> dict[str, object]:

@@ -11,10 +11,10 @@ from tests.busy import PATIENCE_S, is_within
 from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from tests.model.checkpoints import tensors_of, write_checkpoint, write_shards
 from tests.model.gguf.files import write_gguf
-from tests.model.hub_server import serving_hub
+from tests.model.hub_server import hub_settings, serving_hub
 from weft.core.errors import ConfigError
 from weft.model.hub.short_names import SHORT_NAMES, full_name
-from weft.model.open import find_model, is_hub_id
+from weft.model.open import find_model, is_hub_id, open_model
 
 OPEN = """
 import sys
@@ -27,11 +27,20 @@ except ConfigError as error:
 """
 
 
-def open_elsewhere(home, name, revision="", before="", **environment):
-    """Open `name` in a process of its own, where the Hub's settings are read anew, after the program `before`."""
+def open_offline(home, name):
+    """Open `name` of the cache in `home`, and say how that went."""
+    with hub_settings(HF_HOME=str(home), HF_HUB_OFFLINE="1"):
+        try:
+            return f"opened {open_model(name).card.name}\n"
+        except ConfigError as error:
+            return f"refused {error}\n"
+
+
+def open_elsewhere(home, name, revision="", **environment):
+    """Open `name` in a process of its own, where the Hub's settings are read anew, and may name a server."""
     settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
     result = subprocess.run(
-        [sys.executable, "-c", before + OPEN, name, revision],
+        [sys.executable, "-c", OPEN, name, revision],
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
@@ -63,25 +72,24 @@ def test_cached_shards_need_no_index(tmp_path):
     directory = cache_snapshot(tmp_path)
     write_shards(directory, tensors_of())
     (directory / "model.safetensors.index.json").unlink()
-    assert open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
+    assert open_offline(tmp_path, "someone/small").startswith("opened")
     (directory / "model-00002-of-00002.safetensors").unlink()
-    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small")
     assert "not in the local cache" in output
 
 
 def test_gpt2_is_found_without_its_owner(tmp_path):
     """As tutorials call it; what is refused is named in full."""
-    output = open_elsewhere(tmp_path, "gpt2", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "gpt2")
     assert output.startswith("refused openai-community/gpt2: not in the local cache")
 
 
 @pytest.mark.parametrize("name", ["tiny:1b", "TINY:1B"])
-def test_a_short_name_opens_the_model_it_stands_for(tmp_path, name):
+def test_a_short_name_opens_the_model_it_stands_for(tmp_path, name, monkeypatch):
     """The model keeps the name that was asked for; a name in upper case is the same."""
     cache_snapshot(tmp_path)
-    known = "import weft.model.hub.short_names as names; names.SHORT_NAMES = {'tiny:1b': 'someone/small'}"
-    output = open_elsewhere(tmp_path, name, before=known, HF_HUB_OFFLINE="1")
-    assert output == f"opened {name}\n"
+    monkeypatch.setattr("weft.model.hub.short_names.SHORT_NAMES", {"tiny:1b": "someone/small"})
+    assert open_offline(tmp_path, name) == f"opened {name}\n"
 
 
 def test_a_directory_of_a_short_name_goes_first(tmp_path, monkeypatch):
@@ -117,7 +125,7 @@ def test_every_short_name_is_of_a_model_on_the_hub():
 def test_an_error_without_network_names_the_models_that_are_there(tmp_path):
     """Those need no network."""
     cache_snapshot(tmp_path)
-    output = open_elsewhere(tmp_path, "someone/other", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/other")
     assert output.endswith("give the directory of a local copy; the cache has someone/small\n")
 
 
@@ -126,7 +134,7 @@ def test_an_incomplete_snapshot_does_not_count(tmp_path):
     directory = cache_snapshot(tmp_path)
     write_shards(directory, tensors_of())
     (directory / "model-00002-of-00002.safetensors").unlink()
-    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small")
     assert "not in the local cache, and HF_HUB_OFFLINE is set; unset it to download" in output
 
 
@@ -135,7 +143,7 @@ def test_an_index_that_names_no_files_does_not_count(tmp_path):
     directory = cache_snapshot(tmp_path)
     (directory / "model.safetensors").unlink()
     (directory / "model.safetensors.index.json").write_text('{"weight_map": {"a": ["b"]}}')
-    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small")
     assert "not in the local cache" in output
 
 
@@ -157,9 +165,9 @@ def test_a_cached_gguf_file_opens_offline_by_its_name(tmp_path):
     for number in (1, 2):
         write_gguf(directory / f"m-0000{number}-of-00002.gguf", directory)
     (directory / "m-00001-of-00002.gguf").rename(directory / "m.gguf")
-    output = open_elsewhere(tmp_path, "someone/small:m.gguf", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small:m.gguf")
     assert output == "opened someone/small:m.gguf\n"
-    output = open_elsewhere(tmp_path, "someone/small:m-00002-of-00002.gguf", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small:m-00002-of-00002.gguf")
     assert "not in the local cache" in output
 
 
@@ -175,7 +183,7 @@ def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
         assert open_elsewhere(home, name, **environment) == f"opened {name}\n"
     files = [path.name for path in home.rglob("*.gguf")]
     assert files == ["m-q8_0.gguf"]
-    assert open_elsewhere(home, name, HF_HUB_OFFLINE="1") == f"opened {name}\n"
+    assert open_offline(home, name) == f"opened {name}\n"
 
 
 @pytest.mark.slow
@@ -190,7 +198,7 @@ def test_weights_of_any_name_are_downloaded(tmp_path):
         assert open_elsewhere(home, "someone/small", **environment) == "opened someone/small\n"
     assert list(home.rglob("quantize_config.json"))
     assert list(home.rglob("preprocessor_config.json"))
-    assert open_elsewhere(home, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
+    assert open_offline(home, "someone/small").startswith("opened")
 
 
 def open_from_hub(home, name, files, discussions=None):
@@ -248,7 +256,7 @@ def test_a_cached_model_with_the_tokenizer_of_gpt2_opens_offline(tmp_path):
     """vocab.json and merges.txt stand for the tokenizer.json that it does not have."""
     directory = cache_snapshot(tmp_path)
     (directory / "tokenizer.json").unlink()
-    assert "not in the local cache" in open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    assert "not in the local cache" in open_offline(tmp_path, "someone/small")
     write_bpe_files(directory, GPT2_TOKENS, {"tokenizer_class": "GPT2Tokenizer"})
-    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    output = open_offline(tmp_path, "someone/small")
     assert "allows ids up to 299" in output  # it was read: the model is smaller

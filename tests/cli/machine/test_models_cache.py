@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import WEFT, clean_environment, weft
+from tests.cli.running import WEFT, clean_environment, here, weft
 from tests.cli.terminal import Terminal
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from tests.model.hub_server import serving_hub
+from tests.model.hub_server import hub_settings, serving_hub
 from tests.model.test_hub import cache_snapshot
 from weft.engine.weights import packed_files
 
@@ -34,8 +34,14 @@ def hub(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def models(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`weft models` in this process."""
+    with hub_settings(**environment):
+        return here("models", *argv, **environment)
+
+
 def listed(hub: dict[str, str]) -> list[dict]:
-    return json.loads(weft("models", "--json", **hub).stdout)
+    return json.loads(models("--json", **hub).stdout)
 
 
 def cached(hub: dict[str, str]) -> list[str]:
@@ -62,18 +68,18 @@ def test_a_listed_model_has_its_short_name_and_last_use(hub: dict[str, str]):
     (model,) = listed(hub)
     assert model["short_name"] == "qwen3:0.6b"
     assert datetime.fromisoformat(model["last_used"]).tzinfo is not None
-    table = weft("models", **hub).stdout.splitlines()
+    table = models(**hub).stdout.splitlines()
     assert table[0].split() == ["model", "size", "last", "used", "type", "served"]
     assert table[1].startswith("Qwen/Qwen3-0.6B (qwen3:0.6b)  ")
-    result = weft("models", "rm", "qwen3:0.6b", "--yes", **hub)
+    result = models("rm", "qwen3:0.6b", "--yes", **hub)
     assert result.returncode == 0
     assert cached(hub) == []
 
 
 def test_short_names_are_listed(hub: dict[str, str]):
     """With the model that each stands for."""
-    assert "qwen3:0.6b  " in weft("models", "names", **hub).stdout
-    names = json.loads(weft("models", "names", "--json", **hub).stdout)
+    assert "qwen3:0.6b  " in models("names", **hub).stdout
+    names = json.loads(models("names", "--json", **hub).stdout)
     assert names["qwen3:0.6b"] == "Qwen/Qwen3-0.6B"
 
 
@@ -86,14 +92,14 @@ def test_short_names_are_listed(hub: dict[str, str]):
 )
 def test_what_is_no_model_is_not_pulled(hub: dict[str, str], name: str, words: str):
     """The error has the names that there are."""
-    result = weft("models", "pull", name, **hub)
+    result = models("pull", name, **hub)
     assert result.returncode == 2
     assert words in result.stderr
 
 
 def test_without_a_cache_there_are_none(tmp_path: Path):
     """That is no mistake; the next step is said."""
-    result = weft("models", HF_HOME=str(tmp_path / "empty"), XDG_CACHE_HOME=str(tmp_path / "empty"))
+    result = models(HF_HOME=str(tmp_path / "empty"), XDG_CACHE_HOME=str(tmp_path / "empty"))
     assert result.returncode == 0
     assert "weft models pull" in result.stdout
 
@@ -107,7 +113,7 @@ def test_a_model_is_removed_with_yes(hub: dict[str, str]):
 
 def test_what_was_removed_is_said_to_scripts(hub: dict[str, str]):
     """By name and size, as JSON."""
-    result = weft("models", "rm", "someone/small", "--yes", "--json", **hub)
+    result = models("rm", "someone/small", "--yes", "--json", **hub)
     said = json.loads(result.stdout)
     assert (said["name"], said["removed"]) == ("someone/small", True)
     assert said["size_bytes"] > 0
@@ -139,7 +145,7 @@ def test_a_terminal_is_asked_first(hub: dict[str, str], answer: str, status: int
 
 def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Path):
     """A directory is its owner's to remove."""
-    result = weft("models", "rm", str(tmp_path), "--yes", **hub)
+    result = models("rm", str(tmp_path), "--yes", **hub)
     assert result.returncode == 2
     assert "weft models rm removes only models of the Hub cache" in result.stderr
     assert len(cached(hub)) == 1
@@ -147,10 +153,10 @@ def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Pat
 
 def test_pull_takes_what_is_cached_and_refuses_what_is_no_hub_id(hub: dict[str, str]):
     """A model that is there already is not fetched again."""
-    result = weft("models", "pull", "someone/small", **hub)
+    result = models("pull", "someone/small", **hub)
     assert (result.returncode, "weft serve someone/small" in result.stdout) == (0, True)
-    assert "Hub id" in weft("models", "pull", "small", **hub).stderr
-    offline = weft("models", "pull", "someone/other", **hub)
+    assert "Hub id" in models("pull", "small", **hub).stderr
+    offline = models("pull", "someone/other", **hub)
     assert (offline.returncode, "HF_HUB_OFFLINE" in offline.stderr) == (2, True)
 
 
@@ -182,7 +188,7 @@ def test_packed_weights_are_listed_and_removed_with_their_model(hub: dict[str, s
         (directory / f"{number}.packed").write_bytes(bytes(1000) + packed_files.footer_of(label))
     packed = [model["name"] for model in listed(hub) if model["source"] == "packed"]
     assert sorted(packed) == ["/models/other", "someone/small", "someone/small"]
-    assert weft("models", "rm", "someone/small", "--yes", **hub).returncode == 0
+    assert models("rm", "someone/small", "--yes", **hub).returncode == 0
     assert [model["name"] for model in listed(hub)] == ["/models/other"]
-    assert weft("models", "rm", "/models/other", "--yes", **hub).returncode == 0
+    assert models("rm", "/models/other", "--yes", **hub).returncode == 0
     assert listed(hub) == []
