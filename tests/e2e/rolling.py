@@ -24,6 +24,7 @@ NUM_PODS = 20
 RATE = 50  # requests a second
 GRACE_S = 12.0  # how long a pod serves on once it is to end; Kubernetes gives 30
 STEP_S = 1.0
+LEADER_ELECTION = "--ha-enable-leader-election"
 OUTAGE_S = 2.0
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
 
@@ -44,8 +45,9 @@ class Cluster(Protocol):
 class PickerProcess:
     """`weft epp` at ports that stay its own, so that it can come back."""
 
-    def __init__(self, cluster: Cluster, log: Path) -> None:
+    def __init__(self, cluster: Cluster, log: Path, *flags: str) -> None:
         self.port, self._health, self._metrics = (free_port() for _ in range(3))
+        self._flags = flags
         self._cluster = cluster
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,9 +55,8 @@ class PickerProcess:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*WEFT, "epp", "--pool-name=llm", "--pool-namespace=ns", "--ha-enable-leader-election",
-                 f"--grpc-port={self.port}", f"--grpc-health-port={self._health}",
-                 f"--metrics-port={self._metrics}"],
+                [*WEFT, "epp", "--pool-name=llm", "--pool-namespace=ns", f"--grpc-port={self.port}",
+                 f"--grpc-health-port={self._health}", f"--metrics-port={self._metrics}", *self._flags],
                 stdout=log, stderr=log, env=clean_environment(**self._cluster.environment),
             )  # fmt: skip
 
@@ -76,12 +77,15 @@ class PickerProcess:
 
     async def get(self, path: str, token: str = "") -> int:
         """The status of a page; 0 where nobody answers."""
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        url = f"http://127.0.0.1:{self._metrics}{path}"
-        async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
-            with suppress(httpx2.TransportError):
-                return (await client.get(url, headers=headers)).status_code
+        with suppress(httpx2.TransportError):
+            return (await self.read(path, token)).status_code
         return 0
+
+    async def read(self, path: str, token: str = "") -> httpx2.Response:
+        """A page of its metrics port."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
+            return await client.get(f"http://127.0.0.1:{self._metrics}{path}", headers=headers)
 
 
 async def leader_of(pickers: list[PickerProcess]) -> PickerProcess:
@@ -222,7 +226,10 @@ async def update_of(cluster: Cluster) -> AsyncIterator[Update]:
     async with AsyncExitStack() as stack:
         port = free_port()
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pickers = [PickerProcess(cluster, scratch / f"picker-{number}.log") for number in (1, 2)]
+        pickers = [
+            PickerProcess(cluster, scratch / f"picker-{number}.log", LEADER_ELECTION)
+            for number in (1, 2)
+        ]
         every = [_address(generation, n) for generation in (1, 2) for n in range(1, NUM_PODS + 1)]
         plan = EnvoyPlan(
             picker=("127.0.0.1", pickers[0].port),

@@ -93,18 +93,19 @@ class HttpWorker:
             b"transfer-encoding: chunked\r\n\r\n"
         )
         for number in range(self.num_events):
-            _write_chunk(writer, b'data: {"model":"m","n":%d}\n\n' % number)
+            write_chunk(writer, b'data: {"model":"m","n":%d}\n\n' % number)
             await writer.drain()
             await asyncio.sleep(0.005)
         await self.may_end.wait()
-        _write_chunk(
+        write_chunk(
             writer, b'data: {"model":"m","usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n'
         )
-        _write_chunk(writer, b"data: [DONE]\n\n")
+        write_chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
 
 
-def _write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+def write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """One chunk of a body whose length is not said before."""
     writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
