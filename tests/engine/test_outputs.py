@@ -367,4 +367,4 @@ def test_a_delta_keeps_no_log_probabilities_that_it_emitted():
     last = request.pop().outputs[0]
     assert (len(first.logprobs), len(last.logprobs)) == (1, 2)
     assert last.cumulative_logprob == -3.0
-    assert request._answers[0]._logprobs == []
+    assert request._answers[0].scores.num_new == 0

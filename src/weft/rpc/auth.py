@@ -136,7 +136,9 @@ class Keys:
         """Counts a request, and returns the engine as its tenant sees it; raises `RateLimited` beyond the tenant's
         limits.
         """
-        key = _key_of(metadata) if self._api else None
+        if not (self._api or self._hides_cached_tokens):
+            return client
+        key = self.owner(metadata)
         tenant = None if key is None else self._api.tenant_of(key)
         if tenant is not None:
             tenant.admit()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from weft.core.config.engine import SchedulerConfig
 from weft.core.values.kv_cache import CacheConfig
@@ -338,19 +339,16 @@ class Scheduler:
         if sequence.num_planned_tokens > sequence.num_computed_tokens and reason is None:
             # The step ahead was planned with a pending token, which is known now: its block can be registered.
             self.cache.register(sequence, sequence.num_planned_tokens)
-        if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
-            return sequence.output(token_ids=[row.token_id])
-        output = sequence.output(
-            token_ids=[row.token_id],
-            logprobs=None if row.logprobs is None else [row.logprobs],
-            prompt_logprobs=scored if sequence.ends_its_scores else None,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-            kv_transfer_params=self.cache.lend(sequence, reason),
-        )
+        delta: dict[str, Any] = {"token_ids": [row.token_id]}
+        if row.logprobs is not None:
+            delta["logprobs"] = [row.logprobs]
+        if sequence.params.prompt_logprobs is not None and sequence.ends_its_scores:
+            delta["prompt_logprobs"] = scored
         if reason is not None:
+            delta |= {"finish_reason": reason, "stop_reason": stop_reason}
+            delta["kv_transfer_params"] = self.cache.lend(sequence, reason)
             self._remove(sequence)
-        return output
+        return sequence.output(**delta)
 
     def _commit_pooled(self, sequence: Sequence, row: PooledRow) -> SequenceOutput | None:
         sequence.collected = row.collected

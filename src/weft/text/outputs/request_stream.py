@@ -4,7 +4,6 @@ Outputs of the engine and of gRPC are handled alike: text, stop strings, deltas,
 """
 
 import asyncio
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,18 +13,16 @@ from weft.core.aio.failover import given_outputs
 from weft.core.aio.scores import MANY_SCORES, write_scores
 from weft.core.client import Sink
 from weft.core.values.kv_transfer import GivenAnswer
-from weft.core.values.logprobs import FlatLogprobs
 from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
-    LogprobRow,
     OutputKind,
-    PositionLogprobs,
     Request,
     RequestOutput,
     SequenceOutput,
 )
-from weft.text.outputs.answer_output import REPAIR_TOKENS, AnswerOutput, logprobs_of
+from weft.text.outputs.answer_output import AnswerOutput
+from weft.text.outputs.token_scores import PromptScores
 from weft.text.tokenizer import Tokenizer
 
 
@@ -65,18 +62,18 @@ class RequestStream:
         self._request = request
         self.sink = sink
         self._kind = request.params.output_kind
-        self._has_scores = request.params.logprobs is not None
-        self._tokenizer = tokenizer if request.params.detokenize else None
+        if not request.params.detokenize:
+            tokenizer = None
         self._answers = [
-            AnswerOutput(index, request, self._tokenizer, ends_at_stops=ends_at_stops)
+            AnswerOutput(index, request, tokenizer, ends_at_stops=ends_at_stops)
             for index in range(request.params.n)
         ]
         self._num_open = request.params.n
         self.is_finished = False
-        self._prompt_rows: list[LogprobRow] | None = None  # None until they are read
-        self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+        self._prompt_scores: PromptScores | None = None
+        if request.params.prompt_logprobs is not None:
+            self._prompt_scores = PromptScores(request, tokenizer)
         self._num_cached_tokens: int | None = None
-        self._has_emitted_prompt = False
         self._kv_transfer_params: dict[str, Any] | None = None
         self._is_lent_ahead = False  # True until the reader has received the transfer parameters
         self._has_emitted_end = False
@@ -104,12 +101,9 @@ class RequestStream:
         if self._num_cached_tokens is None:
             self._num_cached_tokens = output.num_cached_tokens
             if output.prompt_token_ids is not None:
-                self._request = replace(self._request, prompt_token_ids=output.prompt_token_ids)
-        if output.prompt_logprobs is not None and self._prompt_logprobs is None:
-            self._prompt_rows = self._prompt_rows or []
-            # The server sends prompt logprobs with every answer.
-            if not self._is_prompt_scored(self._prompt_rows):
-                self._prompt_rows += output.prompt_logprobs
+                self._replace_prompt(output.prompt_token_ids)
+        if output.prompt_logprobs is not None and self._prompt_scores is not None:
+            self._prompt_scores.push(output.prompt_logprobs)
         answer = self._answers[output.index]
         if answer.finish_reason is not None:
             return False
@@ -128,44 +122,33 @@ class RequestStream:
             self._is_lent_ahead, self.due = not self.is_finished, NOW
         return is_matched and output.finish_reason is None
 
-    def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
-        return len(rows) >= len(self._request.prompt_token_ids) - 1
+    def _replace_prompt(self, token_ids: list[int]) -> None:
+        """Takes the tokens of the prompt from the engine, where each media item has become many tokens."""
+        self._request = replace(self._request, prompt_token_ids=token_ids)
+        if self._prompt_scores is not None:
+            self._prompt_scores.token_ids = token_ids
 
     async def read_scores_soon(self) -> None:
         """Does the slow part of `pop` in advance, on a thread and in pieces: for a long prompt or many answers it
         takes half a second.
         """
-        if self._prompt_rows:
-            num_scores = len(self._prompt_rows) * len(self._prompt_rows[-1])
-            await write_scores(num_scores, self._read_prompt)
+        prompt = self._prompt_scores
+        if prompt is not None and prompt.num_unread:
+            await write_scores(prompt.num_unread, prompt.read)
         if self.due is NOT_YET and not self.is_finished:
             return
         room = MANY_SCORES
         for answer in self._answers:
-            while num_read := answer.read_scores(room):
+            while answer.scores is not None and (num_read := answer.scores.read(room)):
                 room -= num_read
                 if room <= 0:
                     await asyncio.sleep(0)
                     room = MANY_SCORES
 
-    def _read_prompt(self) -> None:
-        """Converts the prompt's logprob rows to logprobs with token texts, once all positions are scored."""
-        rows, token_ids = self._prompt_rows, self._request.prompt_token_ids
-        if rows is None or not self._is_prompt_scored(rows):
-            return
-        scored: list[Any] | FlatLogprobs = (
-            FlatLogprobs() if self._request.params.flat_logprobs else []
-        )
-        scored.append(None)
-        for position, row in enumerate(rows, start=1):
-            before = token_ids[max(0, position - REPAIR_TOKENS) : position]
-            scored.append(logprobs_of(row, before, self._tokenizer))
-        self._prompt_logprobs, self._prompt_rows = scored, None
-
     def hand_over(self) -> list[GivenAnswer | None]:
         """Returns the answers so far, for the engine that continues them; incomplete prompt logprobs start anew."""
-        if not self._answers[0].num_tokens:
-            self._prompt_rows = None
+        if self._prompt_scores is not None and not self._answers[0].num_tokens:
+            self._prompt_scores.restart()
         return [answer.given for answer in self._answers]
 
     def abort(self) -> None:
@@ -201,8 +184,8 @@ class RequestStream:
         for answer in self._answers:
             if not answer.is_due:
                 continue
-            if self._has_scores:
-                room -= answer.num_new_scores
+            if answer.scores is not None:
+                room -= answer.scores.num_new
                 if room < 0 and deltas:
                     self.due, self.has_more = SOON, True
                     break
@@ -222,23 +205,15 @@ class RequestStream:
             return self.due
         return SOON if answer.num_emitted_tokens and answer.finish_reason is None else NOW
 
-    def _prompt_scores(self) -> Sequence[PositionLogprobs | None] | None:
-        """Returns the logprobs of the prompt, as soon as all are known; a stream of deltas gets them once."""
-        if self._prompt_rows is not None:
-            self._read_prompt()
-        is_repeat = self._kind is _DELTA and self._has_emitted_prompt
-        self._has_emitted_prompt = self._has_emitted_prompt or self._prompt_logprobs is not None
-        return None if is_repeat else self._prompt_logprobs
-
     def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
-        has_prompt_scores = self._request.params.prompt_logprobs is not None
+        scores = self._prompt_scores
         return RequestOutput(
             request_id=self._request.request_id,
             prompt=self._request.prompt,
             prompt_token_ids=self._request.prompt_token_ids,
             outputs=outputs,
             is_finished=self._has_emitted_end,
-            prompt_logprobs=self._prompt_scores() if has_prompt_scores else None,
+            prompt_logprobs=None if scores is None else scores.take(),
             num_cached_tokens=self._num_cached_tokens or 0,
             kv_transfer_params=self._kv_transfer_params,
         )
