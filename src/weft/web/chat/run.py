@@ -14,7 +14,6 @@ from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, MODALITIES
 from weft.core.values.types import (
-    CompletionOutput,
     OutputKind,
     PositionLogprobs,
     Request,
@@ -50,17 +49,17 @@ class PreparedTurn:
 class TurnSink(EventSink):
     """Takes the outputs of a turn; `encode` converts a delta to the bytes that are sent."""
 
-    __slots__ = ("_write", "read")
+    __slots__ = ("_write", "readers")
 
     def __init__(self, encode: Callable[[TurnDelta], list[bytes]]) -> None:
         super().__init__(self._events)
         self._write = encode
-        self.read: Callable[[CompletionOutput], TurnDelta]  # set when the turn begins
+        self.readers: list[AnswerReader]  # by the answer's index; set when the turn begins
 
     def _events(self, output: RequestOutput) -> list[bytes]:
         events: list[bytes] = []
         for answer in output.outputs:
-            events += self._write(self.read(answer))
+            events += self._write(self.readers[answer.index].read(answer))
         return events
 
 
@@ -83,12 +82,8 @@ async def run_turn(
         )
         for _ in range(request.params.n)
     ]
-
-    def read(answer: CompletionOutput) -> TurnDelta:
-        return readers[answer.index].read(answer)
-
     if sink is not None:
-        sink.read = read
+        sink.readers = readers
     num_cached_tokens = 0
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     kv_transfer_params: dict[str, Any] | None = None
@@ -108,7 +103,7 @@ async def run_turn(
                 prompt_logprobs = output.prompt_logprobs or prompt_logprobs
                 kv_transfer_params = output.kv_transfer_params
                 for answer in output.outputs:
-                    yield read(answer)
+                    yield readers[answer.index].read(answer)
     yield Ended(
         num_cached_tokens=num_cached_tokens,
         prompt_logprobs=prompt_logprobs,

@@ -4,8 +4,8 @@ A stream that fails ends with an error event, so that it never looks complete.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -91,36 +91,35 @@ def error_event(body: bytes, dialect: Dialect) -> bytes:
 async def write_events(exchange: Exchange, events: Events, ping_interval_s: float) -> None:
     """Sends every event of `events.source`, and a comment after every silence of `ping_interval_s`.
 
-    The headers are sent with the first event or comment, so that earlier errors have their own status. The source is
-    always closed at the end.
+    The headers are sent with the first event or after the first silence, so that earlier errors have their own status.
+    The source is always closed at the end.
     """
-    async with aclosing(events.source) as source:
-        first = asyncio.ensure_future(anext(source, b""))
-        try:
-            await asyncio.wait({first}, timeout=ping_interval_s)
-            if first.done():
-                first.result()
-            kind = _LINES if events.is_lines else _EVENTS
-            if exchange.status is None:
-                headers = {"content-type": kind, **_HEADERS, **events.headers}
-                await exchange.start(200, headers, is_event_stream=True)
-            # A line has no form of a comment.
-            async with nullcontext() if events.is_lines else _pinging(exchange, ping_interval_s):
-                await exchange.write(await first)
+    ping = asyncio.create_task(_ping(exchange, events, ping_interval_s))
+    try:
+        async with aclosing(events.source) as source:
+            turned_at = 0
+            async for event in source:
+                if exchange.status is None:
+                    await _begin(exchange, events)
+                await exchange.write(event)
                 if events.sink is not None:
                     events.sink.parts = exchange
-                turned_at = exchange.num_bytes_out
-                async for event in source:
-                    await exchange.write(event)
-                    if exchange.num_bytes_out - turned_at >= _BYTES_AT_ONCE:
-                        # Gives other tasks a turn: a source with many ready items and a fast client would never wait.
-                        await asyncio.sleep(0)
-                        turned_at = exchange.num_bytes_out
-        finally:
-            # A running generator cannot be closed: cancel it first, and wait.
-            first.cancel()
-            await asyncio.wait({first})
+                if exchange.num_bytes_out - turned_at >= _BYTES_AT_ONCE:
+                    # Gives other tasks a turn: a source with many ready items and a fast client would never wait.
+                    await asyncio.sleep(0)
+                    turned_at = exchange.num_bytes_out
+    finally:
+        ping.cancel()
+        await asyncio.wait({ping})
+    if exchange.status is None:
+        await _begin(exchange, events)
     await exchange.end()
+
+
+async def _begin(exchange: Exchange, events: Events) -> None:
+    kind = _LINES if events.is_lines else _EVENTS
+    headers = {"content-type": kind, **_HEADERS, **events.headers}
+    await exchange.start(200, headers, is_event_stream=True)
 
 
 async def write_comment(exchange: Exchange, text: str) -> None:
@@ -131,22 +130,16 @@ async def write_comment(exchange: Exchange, text: str) -> None:
     await exchange.write(f": {' '.join(text.split())}\n\n".encode())
 
 
-@asynccontextmanager
-async def _pinging(exchange: Exchange, interval_s: float) -> AsyncIterator[None]:
-    """Sends comments during silence. There is one task per stream, not per event."""
-    task = asyncio.create_task(_ping(exchange, interval_s))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def _ping(exchange: Exchange, interval_s: float) -> None:
-    silent_s = exchange.silent_s
+async def _ping(exchange: Exchange, events: Events, interval_s: float) -> None:
+    """Sends the headers or a comment after each silence. There is one task per stream, not per event."""
+    silent_s = 0.0
     while True:
         await asyncio.sleep(max(interval_s - silent_s, 0.001))
         silent_s = exchange.silent_s
-        if silent_s >= interval_s:
+        if silent_s < interval_s:
+            continue
+        if exchange.status is None:
+            await _begin(exchange, events)
+        elif not events.is_lines:  # a line has no form of a comment
             await exchange.write(PING)
-            silent_s = 0.0
+        silent_s = 0.0
