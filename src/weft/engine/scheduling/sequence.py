@@ -157,7 +157,7 @@ class Sequence:
         self.temperature = 0.0 if params.is_greedy else params.temperature
         eos_token_ids = () if params.ignore_eos else request.eos_token_ids
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
-        self.speech_rules = next((item.rules for item in request.items), None)
+        self.speech_rules = request.items[0].rules if request.items else None
         has_rules = bool(request.bad_token_ids) or self.speech_rules is not None
         self.is_plain = not has_rules and bool(_changes(params) == _NO_CHANGES)
         self.reads_prompt_rows = request.pooling is not None or params.prompt_logprobs is not None

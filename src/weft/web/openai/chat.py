@@ -70,6 +70,8 @@ async def create_chat_completion(call: ModelCall) -> Answer:
     if body.stream:
         return chat_stream(call.served, turn, shape)
     whole = await fold(run_turn(call.served, turn))
+    if turn.params.logprobs is None and turn.params.prompt_logprobs is None:
+        return to_answer(whole, shape)
     of_answers = sum(num_scores(answer.logprobs) for answer in whole.answers)
     answer = await write_scores(
         num_scores(whole.prompt_logprobs) + of_answers, partial(to_answer, whole, shape)
