@@ -109,6 +109,19 @@ def test_nothing_that_serves_imports_torch():
     assert shown.strip() == "[]"
 
 
+def test_a_server_imports_nothing_of_the_engine_and_no_library_for_rare_requests():
+    """The engine is a process of its own; WebSockets and downloads of media import their libraries when they come."""
+    program = (
+        "import sys, weft.cli.serving.serve, weft.cli.serving.finding, weft.cli.serving.loading\n"
+        "late = {'llguidance', 'httpx2', 'wsproto', 'weft.engine.loop', 'weft.compute.reference.runner'}\n"
+        "late |= {'weft.engine.scheduling.scheduler', 'weft.engine.clients.local_client'}\n"
+        "print(sorted(late & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
+
+
 def test_no_dependency_is_pinned_to_one_version():
     """A range lets the package live beside others; only a test's measure may be exact."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -17,32 +17,17 @@ from typing import IO, Any, cast
 import msgspec
 
 from weft.core.config.profiling import ProfilerConfig
-from weft.core.errors import ConfigError, FailedPrecondition
+from weft.core.errors import FailedPrecondition
 from weft.engine.ipc.messages import StartProfile
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.settings.given import read_json
 
-FLAG = "--profiler-config"
 MAX_TRACE_BYTES = 256 << 20  # bytes of JSON; a step takes about 1,500 bytes
 MAX_TRACE_S = 900.0  # a trace that is never stopped ends after this time
 _STEPS, _PARTS = 1, 2  # thread ids in the trace
 _PROCESS = os.getpid()
 
 log = logging.getLogger("weft.engine")
-
-
-def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
-    """Reads `--profiler-config`: JSON text, or in Python a dict."""
-    if given is None:
-        return None
-    config = read_json(FLAG, given, ProfilerConfig)
-    directory = Path(config.torch_profiler_dir).expanduser().absolute()
-    if not (directory.is_dir() and os.access(directory, os.W_OK)):
-        raise ConfigError(
-            f"{FLAG}: torch_profiler_dir must be a writable directory, got {directory}"
-        )
-    return msgspec.structs.replace(config, torch_profiler_dir=str(directory))
 
 
 class Profiler:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 
 from weft.core.errors import BadRequest
-from weft.media.limits import DOMAINS, MediaSources
+from weft.media.limits import DOMAINS, MediaSources, shown, too_large
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "weft"}
@@ -115,15 +115,3 @@ async def _body(response: httpx2.Response, what: str, url: str, max_bytes: int) 
         if len(data) > max_bytes:
             raise too_large(what, max_bytes)
     return bytes(data)
-
-
-def too_large(what: str, max_bytes: int) -> BadRequest:
-    """Returns the error for media that exceed the remaining size."""
-    return BadRequest(
-        what, f"{what}: the media are too large: {max_bytes} more bytes are allowed in this prompt"
-    )
-
-
-def shown(url: str) -> str:
-    """Returns the beginning of a URL for messages, without its query, which may be secret."""
-    return ascii(url.partition("?")[0][:100])

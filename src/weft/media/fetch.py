@@ -5,14 +5,17 @@ import binascii
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, Media, MediaItem
-from weft.media.download import Downloader, shown, too_large
-from weft.media.limits import LOCAL_PATH, MediaSources
+from weft.media.limits import LOCAL_PATH, MediaSources, shown, too_large
+
+if TYPE_CHECKING:
+    from weft.media.download import Downloader
 
 # Decoding this many characters of base64 takes about 100 µs.
 _MANY_CHARS = 100_000
@@ -24,7 +27,7 @@ class MediaFetcher:
 
     def __init__(self, sources: MediaSources) -> None:
         self._sources = sources
-        self._downloader = Downloader(sources)
+        self._downloader: Downloader | None = None  # made at the first download
 
     async def fetch(self, media: Media) -> Media:
         """Returns the media with their bytes, except for items that have only a uuid.
@@ -43,7 +46,8 @@ class MediaFetcher:
 
     async def aclose(self) -> None:
         """Closes the connections to media servers."""
-        await self._downloader.aclose()
+        if self._downloader is not None:
+            await self._downloader.aclose()
 
     async def _fetch(self, media: Media, num_left: int) -> Media:
         items: list[MediaItem] = []
@@ -65,12 +69,20 @@ class MediaFetcher:
                     return await asyncio.to_thread(read_data_url, url, what, max_bytes)
                 return read_data_url(url, what, max_bytes)
             case "http" | "https":
-                return await self._downloader.get(url, what, max_bytes)
+                return await self._open_downloader().get(url, what, max_bytes)
             case "file":
                 return await asyncio.to_thread(
                     read_file_url, url, what, max_bytes, self._sources.directory
                 )
         raise BadRequest(what, f"{what}: a URL must begin with {_SCHEMES}, got {shown(url)}")
+
+    def _open_downloader(self) -> "Downloader":
+        if self._downloader is None:
+            # Imported late: few servers download media, and the HTTP client is a twentieth of the imports of a start.
+            from weft.media.download import Downloader  # noqa: PLC0415
+
+            self._downloader = Downloader(self._sources)
+        return self._downloader
 
 
 def read_data_url(url: str, what: str, max_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Allowed sources of media, and limits on the media of a prompt."""
+"""Allowed sources of media, limits on the media of a prompt, and the words of errors about both."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from weft.core.errors import ConfigError
+from weft.core.errors import BadRequest, ConfigError
 from weft.core.values.media import MAX_BYTES
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -118,3 +118,15 @@ def is_host(name: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+def too_large(what: str, max_bytes: int) -> BadRequest:
+    """Returns the error for media that exceed the remaining size."""
+    return BadRequest(
+        what, f"{what}: the media are too large: {max_bytes} more bytes are allowed in this prompt"
+    )
+
+
+def shown(url: str) -> str:
+    """Returns the beginning of a URL for messages, without its query, which may be secret."""
+    return ascii(url.partition("?")[0][:100])

@@ -3,8 +3,6 @@
 from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
 from weft.compute.native import cpu
 from weft.compute.protocols.runner import Runner
-from weft.compute.reference.encoder import EncoderRunner
-from weft.compute.reference.runner import ReferenceRunner
 from weft.core.config.engine import ComputeConfig
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
@@ -38,8 +36,13 @@ class ReferenceBackend(CpuBackend):
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
         spec = checkpoint.spec
         assert isinstance(spec, ModelSpec), "refused by `configure`"
+        # Imported late: other backends are chosen without the modules of this one.
         if not spec.is_causal:
+            from weft.compute.reference.encoder import EncoderRunner  # noqa: PLC0415
+
             return EncoderRunner(spec, checkpoint.load(), num_threads=compute.num_threads)
+        from weft.compute.reference.runner import ReferenceRunner  # noqa: PLC0415
+
         return ReferenceRunner(
             spec,
             checkpoint.load(),

@@ -38,7 +38,6 @@ from weft.core.values.types import (
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.engine_group import EngineGroup
 from weft.engine.clients.engine_rank import Nodes, Rank, launch_all
-from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import OnLoading, read_tokenizer
 from weft.engine.front.counted_stream import CountedStream, Ended
 from weft.engine.front.open_requests import OutputT_co, Stream
@@ -329,6 +328,9 @@ async def start_engines(
     """Starts the engines inside a program: a single engine on a thread, or in a process if it may be restarted; several
     engines in processes.
     """
-    kind = DataParallelClient if config.has_group else LocalClient
-    client: EngineClient = await kind.start(checkpoint, config, metrics)
-    return client
+    if config.has_group:
+        return await DataParallelClient.start(checkpoint, config, metrics)
+    # The modules of the engine itself: servers, whose engines are processes, do not import them.
+    from weft.engine.clients.local_client import LocalClient  # noqa: PLC0415
+
+    return await LocalClient.start(checkpoint, config, metrics)

@@ -15,7 +15,7 @@ from weft.http.tls import TlsRefresh, server_tls
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.connections.listener import listen, remove_socket
 from weft.web.http.connections.protocol import Connections, LimitedProtocol
-from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES, PING_INTERVAL_S, LimitedWebSocket
+from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES, PING_INTERVAL_S
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.root_path import RootPath
@@ -67,7 +67,7 @@ class HttpServer:
             log_level=logging.ERROR,
             proxy_headers=False,
             timeout_keep_alive=int(options.keep_alive_s),
-            ws=LimitedWebSocket,
+            ws="none",  # the protocol sets it at the first upgrade
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=PING_INTERVAL_S,
             ws_ping_timeout=PING_INTERVAL_S,

@@ -11,7 +11,6 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState as UvicornState
 
-from weft.web.http.connections.sockets import LimitedWebSocket
 from weft.web.http.endpoint import PARTS, Dialect
 from weft.web.http.exchange import ABORT
 from weft.web.http.options import HttpOptions
@@ -209,6 +208,10 @@ class LimitedProtocol(HttpToolsProtocol):
         plain = self._lingering.plain
         self._is_in_head = False
         self.transport = plain
+        # Imported late: few servers have WebSockets, and the library is a twentieth of the imports of a start.
+        from weft.web.http.connections.limited_web_socket import LimitedWebSocket  # noqa: PLC0415
+
+        self.ws_protocol_class = LimitedWebSocket
         super().handle_websocket_upgrade()
         socket = plain.get_protocol()
         assert isinstance(socket, LimitedWebSocket)

@@ -1,42 +1,16 @@
 """WebSockets on the HTTP server: an exchange whose body is messages in both directions."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
-from wsproto import events
+from starlette.types import Message, Receive, Send
 
 from weft.web.http.endpoint import Endpoint
-from weft.web.http.exchange import ABORT, Exchange
+from weft.web.http.exchange import Exchange
 
 MAX_MESSAGE_BYTES: Final = 2**20
 PING_INTERVAL_S: Final = 20.0
-_KEY_PROTOCOL: Final = "openai-insecure-api-key."
 _MAX_REASON_BYTES: Final = 120
-
-
-class LimitedWebSocket(WSProtocol):
-    """A connection after its upgrade to a WebSocket, counted with the server's other connections."""
-
-    note_lost: Callable[[], None]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.note_lost()
-
-    def handle_connect(self, event: events.Request) -> None:
-        self.send = SocketSend(super().send)  # type: ignore[arg-type, assignment, method-assign]
-        super().handle_connect(event)
-        scope = cast(Scope, self.scope)
-        scope["method"] = "GET"
-        scope["extensions"][ABORT] = self.transport.abort
-        names = {name for name, _ in scope["headers"]}
-        for offered in scope["subprotocols"]:
-            # As OpenAI's client for browsers sends a key: web pages cannot set headers of a WebSocket.
-            if offered.startswith(_KEY_PROTOCOL) and b"authorization" not in names:
-                key = offered.removeprefix(_KEY_PROTOCOL).encode()
-                scope["headers"] = [*scope["headers"], (b"authorization", b"Bearer " + key)]
 
 
 class SocketSend:
