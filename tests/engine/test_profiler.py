@@ -21,7 +21,7 @@ from weft.core.errors import BadRequest, ConfigError, FailedPrecondition, Unsupp
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import ProcessClient
 from weft.engine.ipc.messages import Reply, StartProfile, StopProfile
-from weft.engine.settings.profiling import read_profiler
+from weft.engine.settings.profiler_config import read_profiler
 
 START, STOP = StartProfile(call_id=1), StopProfile(2)
 

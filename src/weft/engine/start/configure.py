@@ -32,7 +32,7 @@ from weft.core.values.weight_transfer import WeightTransferConfig
 from weft.engine.kv.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.settings.given import bounded, check_between, check_ms, count_or_none
 from weft.engine.settings.kv_events import FLAG, check_is_countable, read_kv_events
-from weft.engine.settings.profiling import read_profiler
+from weft.engine.settings.profiler_config import read_profiler
 from weft.engine.settings.speculation import read_speculation
 from weft.engine.start.model_config import to_model_config, to_pooler_config
 from weft.engine.start.pictures import tower_memory, with_pictures
