@@ -58,8 +58,9 @@ _EXPERT_KEYS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
+_MLP_SIZE = "feed_forward_length"
 _NEEDED = (
-    *("context_length", "embedding_length", "block_count", "feed_forward_length"),
+    *("context_length", "embedding_length", "block_count", _MLP_SIZE),
     "attention.head_count",
 )
 # Settings that follow from the tensors, or that describe how the file was made.
@@ -138,7 +139,7 @@ def _named_settings(
     """Returns the part of the config that the file has under other names, removed from `said`."""
     epsilon, their_epsilon = _EPSILONS[family.norm]
     for key in (*_NEEDED, epsilon):
-        if key not in said:
+        if key not in said and (architecture.has_mlp or key != _MLP_SIZE):
             raise ConfigError(f"{where}{key} is missing")
     config: dict[str, object] = {"model_type": architecture.model_type}
     for key, theirs in {**_KEYS, epsilon: their_epsilon, **architecture.keys}.items():

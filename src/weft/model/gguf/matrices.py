@@ -17,10 +17,11 @@ Order = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class ReorderedTensor:
-    """A tensor whose rows are read in another order than stored; each read copies the rows."""
+    """A tensor whose rows or columns are read in another order than stored; each read copies them."""
 
     tensor: Tensor
     order: Order
+    columns: Order | None = None
 
     @property
     def unchecked(self) -> str | None:
@@ -34,7 +35,9 @@ class ReorderedTensor:
         return replace(self, order=self.order[start:stop])
 
     def unpacked(self) -> Tensor:
-        return replace(self.tensor, data=self.tensor.data[self.order], is_mapped=False)
+        data = self.tensor.data[self.order]
+        data = data if self.columns is None else data[:, self.columns]
+        return replace(self.tensor, data=data, is_mapped=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,12 @@ class JoinedHeads:
 
 @dataclass(frozen=True, slots=True)
 class _BlockRows:
-    """The `PackedRows` of a GGUF tensor; `order` has the stored index of each row."""
+    """The `PackedRows` of a GGUF tensor; `order` has the stored index of each row, `columns` of each column."""
 
     stored: GgufTensor
     data: Bytes  # [rows, bytes]
     order: Order | None
+    columns: Order | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -91,11 +95,12 @@ class _BlockRows:
     def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
         read = self.stored.type.numbers
         assert read is not None
-        return read(self._blocks(start, stop)).reshape(stop - start, -1)
+        numbers = read(self._blocks(start, stop)).reshape(stop - start, -1)
+        return numbers if self.columns is None else numbers[:, self.columns]
 
     def halves(self, start: int, stop: int) -> tuple[Bytes, int] | None:
         read = self.stored.type.numbers
-        if not isinstance(read, InHalves):
+        if not isinstance(read, InHalves) or self.columns is not None:
             return None
         blocks = self._blocks(start, stop).reshape(stop - start, -1, self.stored.type.num_bytes)
         return blocks[:, :, read.start :], read.run
@@ -117,8 +122,21 @@ class _BlockRows:
         assert read is not None
         with np.errstate(invalid="ignore"):  # values that are not finite are refused later
             scales, minimums = read(self._blocks(start, stop))
-        each = (stop - start, -1)
-        return scales.reshape(each), None if minimums is None else minimums.reshape(each)
+        parts = (
+            None if part is None else self._by_group(part, stop - start)
+            for part in (scales, minimums)
+        )
+        scales, minimums = parts
+        assert scales is not None
+        return scales, minimums
+
+    def _by_group(self, part: Floats, count: int) -> Floats:
+        """Returns the scales or minimums of `count` rows; columns keep their order within a group."""
+        by_row = part.reshape(count, -1)
+        if self.columns is None:
+            return by_row
+        size = self.stored.shape[1] // by_row.shape[1]
+        return by_row[:, self.columns[::size] // size]
 
     def _blocks(self, start: int, stop: int) -> Bytes:
         rows = self.data[start:stop] if self.order is None else self.data[self.order[start:stop]]
@@ -126,9 +144,15 @@ class _BlockRows:
 
 
 def read_tensor(
-    files: MappedFiles, stored: GgufTensor, order: Order | None, dtype: str | None, *, widened: str
+    files: MappedFiles,
+    stored: GgufTensor,
+    order: Order | None,
+    dtype: str | None,
+    *,
+    widened: str,
+    columns: Order | None = None,
 ) -> Tensor | ReorderedTensor | PackedMatrix:
-    """Returns a tensor, memory-mapped, with its rows in `order`.
+    """Returns a tensor, memory-mapped, with its rows in `order`, and its columns in the order `columns`.
 
     `dtype` is the type of float tensors, None for the stored type. Blocks that are converted to floats get the type
     `widened`.
@@ -136,13 +160,16 @@ def read_tensor(
     kind = stored.type
     if kind.form is None:
         tensor = read_floats(files, stored.name, stored.as_floats, dtype)
-        return tensor if order is None else ReorderedTensor(tensor, order)
+        if order is None and columns is None:
+            return tensor
+        rows_order = np.arange(len(tensor.data)) if order is None else order
+        return ReorderedTensor(tensor, rows_order, columns)
     rows, depth = stored.shape
     per_row = depth // kind.num_weights * kind.num_bytes
     data = files.read(StoredTensor(stored.path, "int8", (rows, per_row), stored.offset)).data
     assert kind.form.size is not None, "only whole rows of 4 bits have none"
     return PackedMatrix(
-        _BlockRows(stored, data.view(np.uint8), order),
+        _BlockRows(stored, data.view(np.uint8), order, columns),
         Groups(kind.form.size),
         0,
         rows,

@@ -68,6 +68,16 @@ _GATE_IN_UP = {**_NAMES, **joined("ffn_up", "gate", "up")}
 PHI3 = replace(TENSORS, names=_GATE_IN_UP)
 GLM4 = replace(PHI3, has_neighbours=True)
 
+MTP = MtpNames(
+    {
+        "layer": "blk.{}.",
+        "join": "blk.{}.nextn.eh_proj",
+        "join_embed_norm": "blk.{}.nextn.enorm",
+        "join_hidden_norm": "blk.{}.nextn.hnorm",
+        "norm": "blk.{}.nextn.shared_head_norm",
+    },
+    counts_on=True,
+)
 MAMBA = DecoderNames(
     {
         **_NAMES,
@@ -81,6 +91,24 @@ MAMBA = DecoderNames(
     },
     {NormPlacement.BEFORE: _BEFORE},
 )
+# A layer with a gated delta net has its queries, keys and values in the tensor that others name so in attention.
+DELTA = DecoderNames(
+    {
+        **_NAMES,
+        "delta_qkv": JOINED_HEADS,
+        "delta_z": "attn_gate",
+        "delta_b": "ssm_beta",
+        "delta_a": "ssm_alpha",
+        "conv": "ssm_conv1d",
+        "a_log": NEGATIVE_DECAYS,
+        "step_bias": "ssm_dt.bias",
+        "output_scale": "ssm_norm.weight",
+        "delta_out": "ssm_out",
+    },
+    _NAMED_AFTER,
+    mtp=MTP,
+)
+DELTA_BY_KEY_HEAD = replace(DELTA, names={**DELTA.names, **joined("ssm_ba", "delta_b", "delta_a")})
 # The MLP is the expert that every token uses, in layers with experts.
 GEMMA4 = DecoderNames(
     {
@@ -103,22 +131,12 @@ GEMMA4 = DecoderNames(
     {NormPlacement.BOTH: TENSORS.norms[NormPlacement.BOTH]},
 )
 
-_MTP = MtpNames(
-    {
-        "layer": "blk.{}.",
-        "join": "blk.{}.nextn.eh_proj",
-        "join_embed_norm": "blk.{}.nextn.enorm",
-        "join_hidden_norm": "blk.{}.nextn.hnorm",
-        "norm": "blk.{}.nextn.shared_head_norm",
-    },
-    counts_on=True,
-)
 GLM = DecoderNames(
     {**_NAMES, "router_correction": "exp_probs_b.bias"},
     _NAMED_AFTER,
-    mtp=_MTP,
+    mtp=MTP,
 )
-SIGMOID_EXPERTS = DecoderNames(GLM.names, TENSORS.norms, mtp=_MTP)
+SIGMOID_EXPERTS = DecoderNames(GLM.names, TENSORS.norms, mtp=MTP)
 # This family names the last norm as a norm after the embedding.
 LFM2 = DecoderNames(
     {
@@ -143,12 +161,14 @@ DEEPSEEK = DecoderNames(
         "kv_b.values": "attn_v_b",
     },
     {NormPlacement.BEFORE: _BEFORE},
-    mtp=_MTP,
+    mtp=MTP,
 )
 
 
 def with_joined_heads(names: DecoderNames, tensors: Collection[str]) -> DecoderNames:
     """Returns the names for a file that may have queries, keys and values of a layer in one tensor."""
+    if "delta_qkv" in names.names:
+        return names
     if f"blk.0.{JOINED_HEADS}.weight" not in tensors or names.names["q"] != _NAMES["q"]:
         return names
     return replace(names, names={**names.names, **joined(JOINED_HEADS, "q", "k", "v")})

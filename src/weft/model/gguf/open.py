@@ -26,6 +26,7 @@ from weft.model.files.safetensors_files import MappedFiles
 from weft.model.files.tensor_plan import HeadRows, TensorPlan
 from weft.model.gguf.architecture import NUM_GUESSING_LAYERS, Architecture
 from weft.model.gguf.architectures import find_architecture
+from weft.model.gguf.delta import check_columns, delta_columns, delta_orders
 from weft.model.gguf.family_config import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -75,6 +76,7 @@ class _Source:
     layout: tuple[TensorPlan, ...]
     tensors: Mapping[str, GgufTensor]
     orders: Mapping[str, Order]
+    columns: Mapping[str, Order]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -109,7 +111,14 @@ class _Source:
         loaded: dict[str, Values] = {}
         for plan in self.layout:
             stored, order = self.tensors[plan.source], self.orders.get(plan.source)
-            values = read_tensor(files, stored, order, dtype, widened=dtype or _WIDENED)
+            values = read_tensor(
+                files,
+                stored,
+                order,
+                dtype,
+                widened=dtype or _WIDENED,
+                columns=self.columns.get(plan.source),
+            )
             loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
             if stored.name.endswith(f".{NEGATIVE_DECAYS}"):
                 loaded[plan.name] = _logarithms(stored, loaded[plan.name].unpacked())
@@ -143,7 +152,9 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
         values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
     config = read_config(values, where)
     architecture = replace(architecture, names=with_joined_heads(architecture.names, tensors))
-    config = replace(config, family=replace(config.family, names=architecture.names))
+    # Files have what belongs to a key head of a delta net apart.
+    family = replace(config.family, names=architecture.names, is_by_key_head=False)
+    config = replace(config, family=family)
     spec = read_spec(config)
     if architecture.adds_norm_offset:
         spec = replace(spec, norm_offset=0.0)
@@ -308,7 +319,11 @@ def _match(
         raise ConfigError(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
-    return _Source(layout, needed, _orders(layout, spec, architecture))
+    orders = _orders(layout, spec, architecture) | delta_orders(layout, spec, architecture)
+    columns = delta_columns(layout, spec, architecture)
+    for source, order in columns.items():
+        check_columns(needed[source], order)
+    return _Source(layout, needed, orders, columns)
 
 
 def _layout(

@@ -3,7 +3,38 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from weft.model.gguf.architecture import Architecture
+from weft.core.errors import ConfigError
+from weft.model.fields import shown
+from weft.model.gguf.architecture import (
+    NUM_GUESSING_LAYERS,
+    Architecture,
+    Metadata,
+    pass_over_mtp,
+)
+from weft.model.gguf.names import DELTA, DELTA_BY_KEY_HEAD
+
+_DELTA = {
+    "full_attention_interval": "full_attention_interval",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "nextn_predict_layers": NUM_GUESSING_LAYERS,
+}
+
+
+def _read_delta(file: Metadata) -> None:
+    """Reads the size of the values of a delta net's head; all positions of a text token are the same."""
+    config, said = file.config, file.said
+    inner, heads = said.pop("ssm.inner_size", None), config.get("linear_num_value_heads")
+    if type(inner) is not int or type(heads) is not int or not heads or inner % heads:
+        raise ConfigError(
+            f"{file.where}ssm.inner_size is {shown(inner)}; a multiple of ssm.time_step_rank is implemented"
+        )
+    config["linear_value_head_dim"] = inner // heads
+    said.pop("rope.dimension_sections", None)
+    pass_over_mtp(config)
+
 
 QWEN_ROWS: Mapping[str, Architecture] = MappingProxyType(
     {
@@ -13,5 +44,32 @@ QWEN_ROWS: Mapping[str, Architecture] = MappingProxyType(
             model_type="qwen2_moe", model_type_with_experts="qwen2_moe", adds_up=False
         ),
         "qwen3moe": Architecture(model_type="qwen3_moe", model_type_with_experts="qwen3_moe"),
+        "qwen3next": Architecture(
+            model_type="qwen3_next",
+            keys=_DELTA,
+            names=DELTA_BY_KEY_HEAD,
+            adds_norm_offset=True,
+            has_mlp=False,
+            model_type_with_experts="qwen3_next",
+            read_own=_read_delta,
+        ),
+        "qwen35": Architecture(
+            model_type="qwen3_5_text",
+            keys=_DELTA,
+            names=DELTA,
+            adds_norm_offset=True,
+            has_tiled_heads=True,
+            read_own=_read_delta,
+        ),
+        "qwen35moe": Architecture(
+            model_type="qwen3_5_moe_text",
+            keys=_DELTA,
+            names=DELTA,
+            adds_norm_offset=True,
+            has_tiled_heads=True,
+            has_mlp=False,
+            model_type_with_experts="qwen3_5_moe_text",
+            read_own=_read_delta,
+        ),
     }
 )
