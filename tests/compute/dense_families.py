@@ -35,7 +35,20 @@ DENSE_CASES = {
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {"head_dim": 16}),
     "hunyuan_v1_dense with biases, tied": (
         "hunyuan_v1_dense",
-        {"head_dim": 12, "attention_bias": True, "tie_word_embeddings": True},
+        {
+            "head_dim": 12,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            **rope(
+                rope_type="dynamic",
+                alpha=1000.0,
+                factor=1.0,
+                beta_fast=32,
+                beta_slow=1,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
     ),
     "olmo3": ("olmo3", {"sliding_window": 25}),
     "olmo3, listed windows, biases, yarn in full attention": (

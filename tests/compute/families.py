@@ -280,6 +280,18 @@ CASES = {
             ),
         },
     ),
+    "glm4_moe_lite": ("glm4_moe_lite", {**DEEPSEEK, "n_group": 2, "topk_group": 1}),
+    "glm4_moe_lite, listed layers, one group, whole sigmoids": (
+        "glm4_moe_lite",
+        {
+            **DEEPSEEK,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": None,
+            "norm_topk_prob": False,
+            "mlp_layer_types": ["sparse", "dense", "dense", "sparse"],
+        },
+    ),
     "lfm2": ("lfm2", {"full_attn_idxs": [1, 3], "block_multiple_of": 16}),
     "lfm2, wide convolutions with biases, untied, its MLP as wide as it says": (
         "lfm2",

@@ -71,6 +71,11 @@ def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> Exp
 
 def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collection[int]:
     """Returns the numbers of layers that have experts."""
+    if rule.kinds is not None and fields.has(rule.kinds):
+        kinds = fields.texts(rule.kinds)
+        if len(kinds) != num_layers or not set(kinds) <= {"sparse", "dense"}:
+            fields.refuse(rule.kinds, f"a list of {num_layers} names, each sparse or dense")
+        return frozenset(index for index, kind in enumerate(kinds) if kind == "sparse")
     if rule.has_groups:
         return range(fields.integer_or("first_k_dense_replace", 0, low=0), num_layers)
     if not rule.has_steps:

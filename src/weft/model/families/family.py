@@ -53,7 +53,8 @@ class ExpertsRule:
     shared expert, as an MLP. If `is_normalized` is None, the key norm_topk_prob decides. With `has_steps`,
     decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; otherwise every layer has experts.
     With `has_groups`, shared experts and router have DeepSeek's form and keys; the router is DeepSeek-V3's with
-    `is_sigmoid`, otherwise DeepSeek-V2's. `switch` is a key that must be true for a model with experts.
+    `is_sigmoid`, otherwise DeepSeek-V2's. `switch` is a key that must be true for a model with experts. `kinds`
+    is a key that may list, for each layer, sparse (experts) or dense.
     """
 
     count: str
@@ -69,6 +70,7 @@ class ExpertsRule:
     epsilon: float = 1e-20  # as in `ExpertsSpec`
     has_norms: bool = False  # as in `ExpertsSpec`
     switch: str | None = None
+    kinds: str | None = None
 
     @property
     def other_count(self) -> str | None:

@@ -47,6 +47,8 @@ class RopeRules:
     )
     has_interleaved_sections: bool = False  # as in `ModelSpec`
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
+    # Dynamic ropes with `alpha` are not dynamic: theta is larger. Their files have keys of yarn, which change nothing.
+    has_alpha: bool = False
 
 
 def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) -> RopeSpec:
@@ -58,6 +60,9 @@ def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) 
         return _proportional(settings, RopeSpec(dim=head_dim, theta=theta))
     dim = _rotary_dim(config, settings, rules, head_dim)
     common = RopeSpec(dim=dim, theta=theta)
+    if kind == "dynamic" and settings.has("alpha") and dim > 2:
+        stretch = settings.factor("alpha") ** (dim / (dim - 2))
+        return replace(common, theta=theta * stretch)
     if kind in ("default", "dynamic"):
         # Dynamic scaling equals the default up to the trained length. Beyond this length every new token would change
         # the angles of cached keys, so `context_length` ends there.
@@ -139,6 +144,8 @@ def _check_keys(settings: Fields, kind: str, rules: RopeRules) -> None:
     needed, allowed = _KEYS[kind]
     if rules.has_sections:
         allowed |= {"mrope_section", "mrope_interleaved"}
+    if rules.has_alpha and kind == "dynamic":
+        allowed |= {"alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
     for key in sorted(needed):
         if not settings.has(key):
             settings.refuse(key, f"set for rope type {kind}")

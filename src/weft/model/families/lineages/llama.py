@@ -132,6 +132,7 @@ LLAMA_FAMILIES: Mapping[str, Family] = MappingProxyType(
             architecture="HunYuanDenseV1ForCausalLM",
             defaults={**COMMON, "rms_norm_eps": 1e-5},
             qk_norm=QkNorm.HEAD_AFTER_ROPE,
+            rope=RopeRules(has_alpha=True),
             names=replace(
                 LLAMA,
                 names={
