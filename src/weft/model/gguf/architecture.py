@@ -61,7 +61,7 @@ class Architecture:
     has_mlp: bool = (
         True  # False: every layer has experts, and files may leave out the size of an MLP
     )
-    has_tiled_heads: bool = False  # see `weft.model.gguf.delta`
+    has_tiled_heads: bool = False  # see `weft.model.gguf.head_order`
     has_own_layers: bool = False  # sizes of single layers, as Gemma 4 has them
     read_own: Callable[["Metadata"], None] | None = None
 

@@ -26,13 +26,13 @@ from weft.model.files.safetensors_files import MappedFiles
 from weft.model.files.tensor_plan import HeadRows, TensorPlan
 from weft.model.gguf.architecture import NUM_GUESSING_LAYERS, Architecture
 from weft.model.gguf.architectures import find_architecture
-from weft.model.gguf.delta import check_columns, delta_columns, delta_orders
 from weft.model.gguf.family_config import (
     LONG_FACTORS,
     ROPE_FACTORS,
     SHORT_FACTORS,
     make_config,
 )
+from weft.model.gguf.head_order import check_columns, delta_columns, delta_orders
 from weft.model.gguf.header import GgufTensor, read_header
 from weft.model.gguf.matrices import JoinedHeads, Order, read_tensor
 from weft.model.gguf.names import HEAD, NEGATIVE_DECAYS, with_joined_heads
