@@ -122,13 +122,9 @@ class _BlockRows:
         assert read is not None
         with np.errstate(invalid="ignore"):  # values that are not finite are refused later
             scales, minimums = read(self._blocks(start, stop))
-        parts = (
-            None if part is None else self._by_group(part, stop - start)
-            for part in (scales, minimums)
-        )
-        scales, minimums = parts
-        assert scales is not None
-        return scales, minimums
+        count = stop - start
+        by_group = None if minimums is None else self._by_group(minimums, count)
+        return self._by_group(scales, count), by_group
 
     def _by_group(self, part: Floats, count: int) -> Floats:
         """Returns the scales or minimums of `count` rows; columns keep their order within a group."""
