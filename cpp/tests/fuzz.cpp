@@ -17,6 +17,7 @@
 #include "tests/load.h"
 #include "tests/parts.h"
 #include "tests/samples.h"
+#include "tests/specs.h"
 
 namespace {
 
@@ -24,72 +25,6 @@ using Random = std::mt19937;
 using Ints = std::vector<std::int32_t>;
 using weft::draw;
 using weft::need;
-
-weft::LayerSpec draw_layer(Random& random, const weft::ModelSpec& spec) {
-    weft::LayerSpec layer;
-    if (spec.latent || draw(random, 0, 2) > 0) layer.rope = 0;
-    if (draw(random, 0, 1) == 1) layer.window = draw(random, 1, 40);
-    layer.has_attention_norm = spec.norm_placement != weft::NormPlacement::kBefore || draw(random, 0, 2) > 0;
-    if (draw(random, 0, 2) == 0) layer.experts = weft::draw_experts(random);
-    return layer;
-}
-
-void draw_head(Random& random, weft::ModelSpec& spec) {
-    spec.has_head = draw(random, 0, 4) > 0;
-    if (!spec.has_head) return;
-    spec.tied_head = draw(random, 0, 1) == 1;
-    if (!spec.tied_head && draw(random, 0, 2) == 0) spec.num_outputs = draw(random, 1, 70);
-    spec.final_soft_cap = draw(random, 0, 1) * 5.0F;
-    spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
-}
-
-// Makes the model join pairs; it then has no embeddings of any kind.
-void join_hidden(weft::ModelSpec& spec) {
-    spec.joins_hidden = true;
-    spec.tied_head = spec.has_embed_norm = false;
-    spec.num_positions = spec.position_offset = spec.num_token_types = 0;
-}
-
-weft::ModelSpec draw_spec(Random& random, bool is_causal) {
-    weft::ModelSpec spec;
-    spec.is_causal = is_causal;
-    spec.vocab_size = draw(random, 3, 70);
-    spec.hidden_size = draw(random, 2, 70);
-    spec.intermediate_size = draw(random, 1, 90);
-    spec.num_kv_heads = draw(random, 1, 3);
-    spec.num_heads = spec.num_kv_heads * draw(random, 1, 14);
-    spec.head_dim = 2 * draw(random, 1, 24);
-    spec.num_positions = draw(random, 0, 1) * 100;
-    spec.position_offset = spec.num_positions > 0 ? draw(random, 0, 2) : 0;
-    spec.num_token_types = draw(random, 0, 2);
-    spec.norm = static_cast<weft::Norm>(draw(random, 0, 1));
-    spec.norm_placement = static_cast<weft::NormPlacement>(draw(random, 0, 4));
-    spec.has_embed_norm = draw(random, 0, 1) == 1;
-    spec.norm_eps = 1e-5F;
-    spec.qk_norm = static_cast<weft::QkNorm>(draw(random, 0, 3));
-    spec.is_gated = draw(random, 0, 3) > 0;
-    spec.activation = static_cast<weft::Activation>(draw(random, 0, 5));
-    spec.attention_scale = draw(random, 0, 1) * 0.3F;
-    spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
-    spec.has_sinks = draw(random, 0, 1) == 1;
-    spec.has_output_gate = draw(random, 0, 2) == 0;
-    spec.swiglu_limit = spec.is_gated ? draw(random, 0, 1) * 0.5F : 0.0F;
-    spec.swiglu_alpha = 1.7F;
-    spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
-    draw_head(random, spec);
-    if (is_causal && draw(random, 0, 5) == 0) join_hidden(spec);
-    if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
-    spec.has_int8_cache = is_causal && draw(random, 0, 2) == 0;
-    if (is_causal && draw(random, 0, 2) == 0) weft::draw_latent(random, spec);
-    spec.ropes.push_back({{}, 1.0F});
-    const int turned = spec.latent ? spec.latent->rope_size : spec.head_dim;
-    for (int i = draw(random, 1, turned / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
-    for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
-    weft::draw_convolutions(random, spec);
-    weft::draw_recurrences(random, spec);
-    weft::draw_formats(random, spec);
-    return spec;
-}
 
 // An adapter of some of the model's matrices, with the memory of its parts.
 class RandomAdapter {
@@ -104,8 +39,8 @@ public:
                 maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
                 maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
             } else {
-                for (const auto& [name, rows, columns] : weft::attention_matrices(s)) maybe(prefix + name, rows, columns);
-                maybe(prefix + "o", s.hidden_size, s.num_heads * s.value_dim());
+                for (const auto& [name, rows, columns] : weft::attention_matrices(s, s.layers[i]))
+                    maybe(prefix + name, rows, columns);
             }
             const int inner = s.mlp_size(s.layers[i]);
             if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
@@ -174,15 +109,41 @@ void add_adapters(weft::Model& model, unsigned seed) {
 // A batch that owns its arrays.
 struct Arrays {
     Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids, token_types, embed_rows;
-    Ints state_reads, state_writes, num_state_rows;
+    Ints state_reads, state_writes, num_state_rows, rope_positions;
     std::vector<float> embeds;
+    std::vector<std::span<const std::byte>> memories;
     std::int64_t table_width = 0;
 
     weft::Batch batch() const {
-        return {token_ids,   positions,  slots,       query_starts, block_tables,
-                table_width, logit_rows, adapter_ids, token_types,  embed_rows,
-                embeds,     state_reads, state_writes, num_state_rows, false};
+        weft::Batch batch{token_ids,   positions,  slots,       query_starts, block_tables,
+                          table_width, logit_rows, adapter_ids, token_types,  embed_rows,
+                          embeds,      state_reads, state_writes, num_state_rows, false};
+        batch.rope_positions = rope_positions;
+        batch.memories = memories;
+        return batch;
     }
+};
+
+// Keys and values that come with sequences: the same for a sequence of the same number.
+class Memories {
+public:
+    Memories(weft::Model& model, std::size_t num_sequences) {
+        const weft::ModelSpec& s = model.spec();
+        if (s.num_cross_keys == 0) return;
+        const std::size_t width = 2 * s.layers.size() * static_cast<std::size_t>(s.num_kv_heads * s.head_dim);
+        for (std::size_t sequence = 0; sequence < num_sequences; sequence++) {
+            std::vector<float> rows(static_cast<std::size_t>(s.num_cross_keys) * width);
+            for (std::size_t i = 0; i < rows.size(); i++) rows[i] = static_cast<float>((7 * i + 13 * sequence) % 19) / 30.0F;
+            model.pack_memory(rows, packed_.emplace_back(s.cross_bytes()));
+        }
+    }
+
+    void add(Arrays& to, std::size_t sequence) const {
+        if (!packed_.empty()) to.memories.emplace_back(packed_[sequence]);
+    }
+
+private:
+    std::vector<std::vector<std::byte>> packed_;
 };
 
 struct Pool {
@@ -216,6 +177,7 @@ void add_tokens(Arrays& to, const weft::ModelSpec& spec, std::size_t sequence, c
         to.token_ids.push_back(token);
         to.positions.push_back(p);
         to.token_types.push_back(token % std::max(spec.num_token_types, 1));
+        if (!spec.ropes[0].axes.empty()) to.rope_positions.insert(to.rope_positions.end(), {p, token % 7, p / 3});
     }
     to.query_starts.push_back(static_cast<std::int32_t>(to.token_ids.size()));
 }
@@ -267,6 +229,7 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
     std::vector<std::size_t> starts(sequences.size() + 1, 0);
     for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();
     std::vector<float> all(starts.back() * vocab);
+    const Memories memories(model, sequences.size());
     Ints done(sequences.size(), 0);
     Ints states(sequences.size(), 0);  // which of its two slots a sequence is in
     for (bool is_open = true; is_open;) {
@@ -283,6 +246,7 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
             states[i] = draw(random, 0, 1);
             add_rows(arrays, model.spec(), pool, i, sequences[i], done[i], done[i] + chunk, {read, first + states[i]});
             arrays.num_state_rows.push_back(certain);
+            memories.add(arrays, i);
             for (int k = 0; k < chunk; k++) rows.push_back(starts[i] + static_cast<std::size_t>(done[i] + k));
             done[i] += certain;
         }
@@ -312,11 +276,16 @@ void damage(Ints& field, Random& random) {
 }
 
 void damage(Arrays& arrays, Random& random) {
+    if (!arrays.memories.empty() && draw(random, 0, 9) == 0) {
+        if (draw(random, 0, 1) == 1) arrays.memories.pop_back();
+        else arrays.memories.back() = arrays.memories.back().first(arrays.memories.back().size() - 1);
+    }
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
                       &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
                       &arrays.adapter_ids,  &arrays.token_types,  &arrays.embed_rows,
-                      &arrays.state_reads,  &arrays.state_writes, &arrays.num_state_rows};
-    damage(*fields[draw(random, 0, 11)], random);
+                      &arrays.state_reads,  &arrays.state_writes, &arrays.num_state_rows,
+                      &arrays.rope_positions};
+    damage(*fields[draw(random, 0, 12)], random);
     if (draw(random, 0, 9) == 0) arrays.table_width = kWrong[draw(random, 0, 4)];
 }
 
@@ -337,7 +306,7 @@ int break_plans(weft::Model& model, Random& random, const Arrays& arrays) {
 }
 
 // Makes one step with the beginnings of all sequences, and a pool for them.
-Arrays begin_all(weft::Model& model, Random& random, const std::vector<Ints>& sequences) {
+Arrays begin_all(weft::Model& model, Random& random, const std::vector<Ints>& sequences, const Memories& memories) {
     Arrays arrays;
     const Pool pool = draw_pool(random, sequences);
     const auto num_sequences = static_cast<int>(sequences.size());
@@ -346,6 +315,7 @@ Arrays begin_all(weft::Model& model, Random& random, const std::vector<Ints>& se
     for (std::size_t i = 0; i < sequences.size(); i++) {
         const int until = std::min(20, static_cast<int>(sequences[i].size()));
         add_rows(arrays, model.spec(), pool, i, sequences[i], 0, until, {static_cast<int>(i), static_cast<int>(i)});
+        memories.add(arrays, i);
     }
     return arrays;
 }
@@ -365,7 +335,7 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 
 void check_causal(unsigned seed, const std::string& path) {
     Random random(seed);
-    const weft::ModelSpec spec = draw_spec(random, true);
+    const weft::ModelSpec spec = weft::draw_spec(random, true);
     const std::vector<Ints> sequences = draw_sequences(random, spec, 4);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
@@ -374,7 +344,8 @@ void check_causal(unsigned seed, const std::string& path) {
     for (float value : expected) need(value == value, "a result is NaN", seed);
     for (int max_chunk : {4, 40})
         need(same(run(several, random, sequences, max_chunk), expected), "chunks change the bits", seed);
-    const Arrays arrays = begin_all(several, random, sequences);
+    const Memories memories(several, sequences.size());
+    const Arrays arrays = begin_all(several, random, sequences, memories);
     need(break_plans(several, random, arrays) > 0, "no broken plan was refused", seed);
 }
 
@@ -386,7 +357,7 @@ std::vector<float> run_whole(weft::Model& model, const Arrays& arrays) {
 
 void check_whole(unsigned seed, const std::string& path) {
     Random random(seed);
-    const weft::ModelSpec spec = draw_spec(random, false);
+    const weft::ModelSpec spec = weft::draw_spec(random, false);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
     for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), add_adapters(*model, seed);

@@ -64,8 +64,9 @@ void load_norms(Model& model, std::size_t layer, unsigned seed) {
     if (s.has_norm_of_sum()) norms("_norm_sum", true);
     if (s.qk_norm == QkNorm::kNone || !s.layers[layer].has_attention()) return;
     const bool is_full = s.qk_norm == QkNorm::kFull;
-    load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * s.head_dim, 1, seed);
-    load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
+    const int dim = s.heads_of(s.layers[layer]).dim;
+    load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * dim, 1, seed);
+    if (!s.layers[layer].kv_layer) load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * dim, 1, seed);
 }
 
 void load_mlp(Model& model, const std::string& prefix, int size, unsigned seed) {
@@ -85,6 +86,11 @@ void load_experts(Model& model, const std::string& prefix, const std::optional<E
     if (seed % 2 == 0) load(model, prefix + "router.bias", experts->count, 1, seed);
     if (experts->is_sigmoid) load(model, prefix + "router_correction", experts->count, 1, seed);
     if (experts->weighs_shared()) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
+    if (experts->has_norms) {
+        load(model, prefix + "router_scales", experts->count, 1, seed);
+        for (const char* name : {"router_norm", "shared_norm", "expert_norm_before", "expert_norm_after"})
+            load(model, prefix + name, model.spec().hidden_size, 1, seed);
+    }
     for (int i = 0; i < experts->count; i++)
         load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
 }
@@ -121,15 +127,44 @@ void load_recurrence(Model& model, const std::string& prefix, const RecurrentSpe
     if (of.num_skips > 0) load(model, prefix + "skip", of.num_skips, 1, seed);
 }
 
-void load_attention(Model& model, const std::string& prefix, unsigned seed) {
+void load_attention(Model& model, const std::string& prefix, const LayerSpec& layer, unsigned seed) {
     const ModelSpec& s = model.spec();
-    for (const auto& [name, rows, columns] : attention_matrices(s)) {
+    for (const auto& [name, rows, columns] : attention_matrices(s, layer)) {
         load(model, prefix + name, rows, columns, seed);
-        if (seed % 2 == 0 && name != "q") load(model, prefix + name + ".bias", rows, 1, seed);
+        if (seed % 2 == 0 && name != "q" && name != "o") load(model, prefix + name + ".bias", rows, 1, seed);
     }
     load_latent(model, prefix, seed);
-    load(model, prefix + "o", s.hidden_size, s.num_heads * s.value_dim(), seed);
     if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
+}
+
+// Loads the attention to keys that come with sequences.
+void load_cross(Model& model, const std::string& prefix, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    if (s.num_cross_keys == 0) return;
+    const int size = s.num_heads * s.head_dim;
+    load(model, prefix + "cross_q", size, s.hidden_size, seed);
+    load(model, prefix + "cross_o", s.hidden_size, size, seed);
+    load(model, prefix + "cross_norm", s.hidden_size, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "cross_o.bias", s.hidden_size, 1, seed);
+}
+
+// Loads what makes a layer's own input, and its factor.
+void load_own(Model& model, const std::string& prefix, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    if (s.has_layer_scales) load(model, prefix + "scale", 1, 1, seed);
+    if (s.per_layer_size == 0) return;
+    load(model, prefix + "input.gate", s.per_layer_size, s.hidden_size, seed);
+    load(model, prefix + "input.down", s.hidden_size, s.per_layer_size, seed);
+    load(model, prefix + "input.norm", s.hidden_size, 1, seed);
+}
+
+void load_inputs(Model& model, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    if (s.per_layer_size == 0) return;
+    const int all = static_cast<int>(s.layers.size()) * s.per_layer_size;
+    load(model, "inputs.embed", s.vocab_size, all, seed);
+    load(model, "inputs.join", all, s.hidden_size, seed);
+    load(model, "inputs.norm", s.per_layer_size, 1, seed);
 }
 
 void load_join(Model& model, unsigned seed) {
@@ -147,7 +182,9 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
     const int width = s.layers[layer].conv_width;
     if (s.layers[layer].recurrence) load_recurrence(model, prefix, *s.layers[layer].recurrence, seed);
     else if (width > 0) load_convolution(model, prefix, width, seed);
-    else load_attention(model, prefix, seed);
+    else load_attention(model, prefix, s.layers[layer], seed);
+    load_cross(model, prefix, seed);
+    load_own(model, prefix, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);
     load_norms(model, layer, seed);
@@ -155,15 +192,25 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
 
 }  // namespace
 
-std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s) {
+std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s, const LayerSpec& layer) {
     const int hidden = s.hidden_size;
-    const int kv = s.num_kv_heads * s.head_dim;
+    const Heads heads = s.heads_of(layer);
+    const int kv = heads.kv_count * heads.dim;
     const int turns = s.has_output_gate ? 2 : 1;
-    if (!s.latent) return {{"q", turns * s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
+    std::vector<std::tuple<std::string, int, int>> matrices{{"o", hidden, heads.count * (s.latent ? s.value_dim() : heads.dim)}};
+    const auto add = [&](const char* name, int rows, int columns) { matrices.emplace_back(name, rows, columns); };
+    if (!s.latent) {
+        add("q", turns * heads.count * heads.dim, hidden);
+        for (const char* name : {"k", "v"})
+            if (!layer.kv_layer) add(name, kv, hidden);
+        return matrices;
+    }
     const int queries = s.num_heads * (s.latent->key_size + s.latent->rope_size);
     const int rank = s.latent->query_rank;
-    if (rank == 0) return {{"q", queries, hidden}, {"kv_a", kv, hidden}};
-    return {{"q_a", rank, hidden}, {"q_b", queries, rank}, {"kv_a", kv, hidden}};
+    if (rank > 0) add("q_a", rank, hidden);
+    add(rank > 0 ? "q_b" : "q", queries, rank > 0 ? rank : hidden);
+    add("kv_a", kv, hidden);
+    return matrices;
 }
 
 std::vector<std::tuple<std::string, int, int>> recurrent_matrices(const ModelSpec& s, const RecurrentSpec& recurrence) {
@@ -187,6 +234,7 @@ void load_all(Model& model, unsigned seed) {
     if (!s.has_norm_of_sum()) load(model, "norm", s.hidden_size, 1, seed);
     if (!s.has_norm_of_sum() && s.norm == Norm::kLayer) load(model, "norm.bias", s.hidden_size, 1, seed);
     if (s.has_head && !s.tied_head) load(model, "head", s.head_columns(), s.hidden_size, seed);
+    load_inputs(model, seed);
     for (std::size_t i = 0; i < s.layers.size(); i++) load_layer(model, i, seed);
 }
 

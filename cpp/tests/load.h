@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// Matrices that make queries, keys and values, by name: [rows, columns].
-std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s);
+// Matrices of a layer with attention, by name: [rows, columns].
+std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s, const LayerSpec& layer);
 
 // Matrices into a recurrence and out of it, likewise.
 std::vector<std::tuple<std::string, int, int>> recurrent_matrices(const ModelSpec& s, const RecurrentSpec& recurrence);

@@ -54,6 +54,7 @@ bool is_refused(const Act& act) {
 class PrefixTest {
 public:
     PrefixTest(Random& random, const Kernels& kernels) : kernels_(kernels), window_(draw(random, 0, 1) * 70) {
+        spec_.layers.emplace_back();
         spec_.vocab_size = 9;
         spec_.num_kv_heads = draw(random, 1, 3);
         spec_.num_heads = spec_.num_kv_heads * draw(random, 1, 5);
@@ -195,16 +196,6 @@ private:
     Plan plan_;
 };
 
-GroupFormat draw_format(Random& random) {
-    const int groups[] = {16, 32, 64, 128, 0};
-    GroupFormat format;
-    format.bits = draw(random, 0, 1) == 1 ? 4 : 8;
-    format.group = groups[draw(random, 0, format.bits == 4 ? 4 : 3)];
-    format.offset = static_cast<Offset>(draw(random, 0, format.bits == 4 ? 3 : 2));
-    format.scales = static_cast<ScaleType>(draw(random, 0, 2));
-    return format;
-}
-
 // Draws scales with small exponents, in any type.
 std::vector<std::byte> draw_scales(Random& random, ScaleType type, std::size_t count) {
     std::vector<std::byte> bytes(count * static_cast<std::size_t>(bytes_of(type)));
@@ -283,92 +274,19 @@ void check_halved_products(Random& random, unsigned seed, const std::string& pat
 
 }  // namespace
 
-ExpertsSpec draw_experts(Random& random) {
-    ExpertsSpec experts;
-    experts.count = draw(random, 1, 9);
-    experts.per_token = draw(random, 1, experts.count);
-    experts.inner_size = draw(random, 1, 90);
-    experts.shared_size = draw(random, 0, 1) * draw(random, 1, 90);
-    experts.has_shared_gate = draw(random, 0, 1) == 1;
-    experts.is_normalized = draw(random, 0, 1) == 1;
-    experts.scale = static_cast<float>(draw(random, 1, 2));
-    experts.is_sigmoid = draw(random, 0, 1) == 1;
-    experts.epsilon = draw(random, 0, 1) == 1 ? 1e-6F : 1e-20F;
-    if (draw(random, 0, 1) == 1) return experts;
-    experts.num_groups = draw(random, 1, 4);
-    experts.groups_per_token = draw(random, 1, experts.num_groups);
-    experts.count = experts.num_groups * draw(random, 2, 4);
-    experts.per_token = draw(random, 1, experts.count / experts.num_groups * experts.groups_per_token);
-    return experts;
-}
-
-void draw_latent(Random& random, ModelSpec& spec) {
-    LatentSpec latent;
-    latent.rank = kLanes * draw(random, 1, 3);
-    latent.key_size = kLanes * draw(random, 1, 2);
-    latent.rope_size = 2 * draw(random, 1, 12);
-    latent.value_size = draw(random, 1, 40);
-    latent.query_rank = draw(random, 0, 1) * draw(random, 1, 40);
-    latent.is_interleaved = draw(random, 0, 1) == 1;
-    latent.norm_eps = 1e-6F;
-    spec.latent = latent;
-    spec.num_kv_heads = 1;
-    spec.head_dim = latent.rank + latent.rope_size;
-    spec.qk_norm = QkNorm::kNone;
-    spec.has_sinks = spec.has_output_gate = spec.has_int8_cache = false;
-}
-
-void draw_convolutions(Random& random, ModelSpec& spec) {
-    const int width = draw(random, 2, 6);
-    const int others = static_cast<int>(spec.layers.size()) - 1;
-    if (!spec.is_causal || spec.latent || draw(random, 0, 2) > 0) return;
-    const int attention = draw(random, 0, others);
-    for (int i = 0; i <= others; i++)
-        if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
-}
-
-void draw_recurrences(Random& random, ModelSpec& spec) {
-    if (!spec.is_causal || spec.latent || draw(random, 0, 1) > 0) return;
-    MambaSpec mamba;
-    mamba.num_groups = draw(random, 1, 3);
-    mamba.num_heads = mamba.num_groups * draw(random, 1, 3);
-    mamba.head_dim = draw(random, 1, 40);
-    mamba.state_dim = draw(random, 1, 20);
-    mamba.conv_width = draw(random, 2, 6);
-    mamba.min_step = static_cast<float>(draw(random, 0, 1)) * 0.1F;
-    mamba.max_step = draw(random, 0, 1) == 1 ? INFINITY : 1.0F;
-    DeltaSpec delta;
-    delta.num_key_heads = draw(random, 1, 3);
-    delta.num_value_heads = delta.num_key_heads * draw(random, 1, 3);
-    delta.key_size = draw(random, 1, 40);
-    delta.value_size = draw(random, 1, 40);
-    delta.conv_width = draw(random, 2, 6);
-    delta.is_by_key_head = draw(random, 0, 1) == 1;
-    for (LayerSpec& layer : spec.layers)
-        if (layer.has_attention() && spec.num_attentions() > 1 && draw(random, 0, 2) > 0)
-            layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
-}
-
-void draw_formats(Random& random, ModelSpec& spec) {
-    if (!spec.is_int8()) return;
-    const auto maybe = [&](std::optional<GroupFormat>& format) {
-        if (draw(random, 0, 2) == 0) format = draw_format(random);
-    };
-    for (LayerSpec& layer : spec.layers) {
-        maybe(layer.qkv_groups);
-        if (spec.latent) maybe(layer.q_b_groups);
-        if (spec.value_dim() % kLanes == 0 || !layer.has_attention()) maybe(layer.o_groups);
-        maybe(layer.up_groups);
-        maybe(layer.down_groups);
-        if (!layer.experts) continue;
-        maybe(layer.experts->up_groups);
-        maybe(layer.experts->down_groups);
-    }
+GroupFormat draw_format(Random& random) {
+    const int groups[] = {16, 32, 64, 128, 0};
+    GroupFormat format;
+    format.bits = draw(random, 0, 1) == 1 ? 4 : 8;
+    format.group = groups[draw(random, 0, format.bits == 4 ? 4 : 3)];
+    format.offset = static_cast<Offset>(draw(random, 0, format.bits == 4 ? 3 : 2));
+    format.scales = static_cast<ScaleType>(draw(random, 0, 2));
+    return format;
 }
 
 const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::string& name) {
     static const std::optional<GroupFormat> none;
-    if (!name.starts_with("layers.") || name.ends_with(".bias")) return none;
+    if (!name.starts_with("layers.") || name.ends_with(".bias") || name.find(".input.") != std::string::npos) return none;
     const LayerSpec& layer = spec.layers[static_cast<std::size_t>(name[7] - '0')];
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)

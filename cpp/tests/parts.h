@@ -16,21 +16,8 @@ int draw(std::mt19937& random, int low, int high);
 // Ends the program, naming the seed, if the condition does not hold.
 void need(bool holds, const char* what, unsigned seed);
 
-// Draws a layer's experts of any sizes.
-ExpertsSpec draw_experts(std::mt19937& random);
-
-// Makes attention latent, with any sizes, and resets switches that exclude it.
-void draw_latent(std::mt19937& random, ModelSpec& spec);
-
-// Draws short convolutions of one width instead of attention, in some layers of some models; call before
-// `draw_formats`.
-void draw_convolutions(std::mt19937& random, ModelSpec& spec);
-
-// Draws Mamba-2 and gated delta nets instead of attention, likewise.
-void draw_recurrences(std::mt19937& random, ModelSpec& spec);
-
-// Draws the formats of linear layers; other quantized weights are int8.
-void draw_formats(std::mt19937& random, ModelSpec& spec);
+// Draws the format of a matrix with scales per group.
+GroupFormat draw_format(std::mt19937& random);
 
 // The format of a matrix, by the name under which it is loaded.
 const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::string& name);
