@@ -60,10 +60,12 @@ class PacedWorker(HttpWorker):
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
             )
+            began = time.monotonic()
             for number in range(self.num_events):
                 write_chunk(writer, _event(number))
                 await writer.drain()
-                await asyncio.sleep(EVENT_S)
+                # By the clock, so that a busy machine makes no stream longer.
+                await asyncio.sleep(began + (number + 1) * EVENT_S - time.monotonic())
             await self.may_end.wait()
             write_chunk(writer, USAGE)
             write_chunk(writer, END)
@@ -105,6 +107,11 @@ class Rollout:
     is_over: bool = False
 
     @property
+    def patience_s(self) -> float:
+        """How long a part may take to end its streams."""
+        return PATIENCE_S + self.num_events * EVENT_S
+
+    @property
     def whole(self) -> bytes:
         """The text of a stream that nobody has cut."""
         return b"".join(map(_event, range(self.num_events))) + USAGE + END
@@ -142,7 +149,7 @@ class Rollout:
         """A second gateway serves, and then the first one drains, as its preStop hook says, and is stopped."""
         (old,) = self.gateways
         await self.add_gateway()
-        words = (str(DRAIN_SCRIPT), str(int(PATIENCE_S)), str(old.admin_port))
+        words = (str(DRAIN_SCRIPT), str(int(self.patience_s)), str(old.admin_port))
         hook = await asyncio.create_subprocess_exec("bash", *words)
         assert await hook.wait() == 0
         old.stop()
@@ -175,7 +182,9 @@ class Rollout:
         async with asyncio.timeout(PATIENCE_S):
             for gateway in self.gateways:
                 await gateway.wait_for("/clusters?filter=^workers_http$", address)
-        await until(lambda: not pod.worker.num_running)
+        async with asyncio.timeout(self.patience_s):
+            while pod.worker.num_running:  # noqa: ASYNC110 - nobody is notified
+                await asyncio.sleep(0.05)
         pod.stop()
         del self.pods[name]
         await self.cluster.delete_pod(name)

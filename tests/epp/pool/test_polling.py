@@ -90,7 +90,8 @@ def waits(pool: Pool, _: int) -> None:
         (requests, 0.1, 2, 200),  # not more often than every 50 ms,
         (requests, 0.02, 2, 500),  # unless that is the interval
         (requests, 1.0, 100, 25),  # all together 250 times a second,
-        (requests, 1.0, 300, 10),  # and each once an interval
+        (requests, 1.0, 300, 10),  # and each once an interval;
+        (nothing, 0.1, 100, 25),  # together 250 times also while nothing happens
     ],
 )
 def test_endpoints_are_polled_while_something_happens(
@@ -99,6 +100,21 @@ def test_endpoints_are_polled_while_something_happens(
     """Ten times as often as while nothing does; bounded by how many there are."""
     found = polls(stir, interval_s=interval_s, num_endpoints=num_endpoints)
     assert sum(found) / len(found) == pytest.approx(expected, rel=0.15)
+
+
+@virtually
+async def test_load_that_is_old_because_nothing_happens_is_not_stale():
+    """Between two polls of each of 100 endpoints 0.4 s pass, where the interval is 0.1 s."""
+    pool, times = pool_of(100), list[float]()
+    poller = Poller(pool, PickerMetrics(), lambda _: Source(times), 0.1)
+    await asyncio.sleep(3)
+    ages = [now() - each.loaded_at for each in pool if each.loaded_at is not None]
+    assert len(ages) == 100
+    assert 0.3 < max(ages) < 0.5
+    assert not any(each.is_stale(now(), 0.3) for each in pool)
+    await poller.close()
+    await asyncio.sleep(0.7)
+    assert all(each.is_stale(now(), 0.3) for each in pool)
 
 
 def test_the_first_request_after_a_pause_has_reports_made():

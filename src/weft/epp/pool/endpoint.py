@@ -140,6 +140,7 @@ class Endpoint:
     grpc_host_port: str = field(init=False)
     load: Load = UNKNOWN_LOAD
     loaded_at: float | None = None
+    rest_s: float = 0.0  # by how much the pause between its polls may exceed the interval
     num_poll_failures: int = 0  # consecutive failures
     is_refusing: bool = False  # the serving port refused the last connection
     last_pick: int = 0
@@ -212,8 +213,8 @@ class Endpoint:
         _forget(self.failed, before)
 
     def is_stale(self, now: float, max_age_s: float) -> bool:
-        """True if the load is unknown or older than `max_age_s` seconds."""
-        return self.loaded_at is None or now - self.loaded_at > max_age_s
+        """True if the load is unknown or older than `max_age_s` seconds, apart from longer pauses between polls."""
+        return self.loaded_at is None or now - self.loaded_at > max_age_s + self.rest_s
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name} {self.host_port})"

@@ -87,7 +87,7 @@ class GpuPoller(Poller):
         )
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
 
-    async def _pause(self) -> None:
+    async def _pause(self, _endpoint: Endpoint) -> None:
         """Waits for the full poll interval, also while requests are sent or wait."""
         await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
 

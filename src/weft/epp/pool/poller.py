@@ -37,7 +37,8 @@ class PageReader(Protocol):
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
 _BASE_TICK_S = 0.05  # intervals are multiples of this; also the shortest time between two polls
 _HURRY = 10  # factor on the poll rate while requests arrive or wait
-_MAX_POLLS_PER_S = 250  # limit for all endpoints together, unless the interval requires more
+# Limit for all endpoints together; while requests arrive, each is still polled once an interval.
+_MAX_POLLS_PER_S = 250
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
@@ -162,23 +163,25 @@ class Poller:
         try:
             while True:
                 await self.poll(endpoint, source, loop.time)
-                await self._pause()
+                await self._pause(endpoint)
         finally:
             await source.close()
 
-    async def _pause(self) -> None:
-        """Waits until the next poll is due. The wait is shorter while requests are sent or wait, also to other
-        endpoints: an endpoint that is avoided because of its queue must report when the queue is empty.
+    async def _pause(self, endpoint: Endpoint) -> None:
+        """Waits until the next poll of the endpoint is due. The wait is shorter while requests are sent or wait, also
+        to other endpoints: an endpoint that is avoided because of its queue must report when the queue is empty.
         """
         # Random, so that not all endpoints are polled in the same millisecond.
         spread = random.uniform(0.9, 1.1)
-        soonest_s = self._soonest_s()
+        soonest_s, longest_s = self._soonest_s(), max(self._interval_s, self._for_all_s())
+        # Load that is old because nothing happens must not count as stale.
+        endpoint.rest_s = longest_s - self._interval_s
         num_stirs = self._pool.num_stirs
         await asyncio.sleep(soonest_s * spread)
         if self._pool.num_stirs != num_stirs or self._pool.loads_wanted:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout((self._interval_s - soonest_s) * spread):
+            async with asyncio.timeout((longest_s - soonest_s) * spread):
                 await self._pool.stirred.wait()
                 # Random, because many tasks wait for the same event.
                 await asyncio.sleep(soonest_s * random.random())
@@ -187,8 +190,12 @@ class Poller:
         """Minimum seconds between two polls of the same endpoint. It grows with the number of endpoints, so that there
         are at most `_MAX_POLLS_PER_S` polls a second in all, but never exceeds the interval.
         """
-        for_all_s = len(self._pool) / _MAX_POLLS_PER_S
-        return min(self._interval_s, max(_BASE_TICK_S, self._interval_s / _HURRY, for_all_s))
+        in_hurry_s = max(_BASE_TICK_S, self._interval_s / _HURRY, self._for_all_s())
+        return min(self._interval_s, in_hurry_s)
+
+    def _for_all_s(self) -> float:
+        """Seconds between two polls of the same endpoint at which all endpoints have `_MAX_POLLS_PER_S`."""
+        return len(self._pool) / _MAX_POLLS_PER_S
 
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
