@@ -75,6 +75,8 @@ class Fingerprints:
 
         The media count because a picture may have changed when another server fetches it from its address.
         """
+        if lora is None and not items:
+            return self._model
         parts = [self._model]
         if lora is not None:
             known = self._adapters.get(_key(lora))

@@ -197,11 +197,10 @@ class InputProcessor:
             tokens = self._pictures.tokens
             token_ids, items = place_items(token_ids, prepared, tokens, self._tokenizer)
         validate_prompt(token_ids, self._limits)
-        self._check_tokens(token_ids, prompt)
-        if embeds and items:
-            raise BadRequest("prompt_embeds", "prompt_embeds does not go with media in the prompt")
-        if embeds and params.prompt_logprobs is not None:
-            raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
+        if self._media is not None or prompt.media is not None:
+            self._check_media_tokens(token_ids, prompt)
+        if embeds:
+            _check_beside_embeds(params, items)
         resolved = resolve_params(params, len(token_ids), self._limits)
         bad_words = resolved.bad_words or resolved.bad_words_token_ids
         if self._rules_reasoning:
@@ -241,7 +240,7 @@ class InputProcessor:
             check_tensors(prompt.media.tensors)
             _check_beside_media(params, how, are_items=bool(prompt.media.items))
 
-    def _check_tokens(self, token_ids: list[int], prompt: Prompt) -> None:
+    def _check_media_tokens(self, token_ids: list[int], prompt: Prompt) -> None:
         """Checks the tokens of media that the engine prepares itself."""
         if prompt.media is not None:
             check_placeholders(prompt.media.tensors, token_ids)
@@ -284,6 +283,13 @@ def _check_beside_media(params: SamplingParams, how: Tokenization, *, are_items:
     ):
         if value is not None:
             raise BadRequest(name, f"{name} does not go with media in the prompt")
+
+
+def _check_beside_embeds(params: SamplingParams, items: Sequence[PlacedItem]) -> None:
+    if items:
+        raise BadRequest("prompt_embeds", "prompt_embeds does not go with media in the prompt")
+    if params.prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
 
 
 def _check_options(options: RequestOptions) -> None:

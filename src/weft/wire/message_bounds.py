@@ -49,9 +49,10 @@ def crowded_field(
         at, end, kind = open_messages.pop()
         fields = kind.fields_by_number
         while at < end:
-            after = _after_numbers(data, at, min(end, at + room))
-            room -= after - at
-            at = after
+            numbers = _NUMBERS.match(data, at, min(end, at + room))
+            assert numbers is not None, "it matches nothing at the least"
+            room -= numbers.end() - at
+            at = numbers.end()
             if at == end:
                 break
             tag, at = _read_varint(data, at, end)
@@ -73,12 +74,6 @@ def crowded_field(
                     return str(field.name)
             at += length
     return None
-
-
-def _after_numbers(data: bytes, at: int, end: int) -> int:
-    match = _NUMBERS.match(data, at, end)
-    assert match is not None, "it matches nothing at the least"
-    return match.end()
 
 
 def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -104,13 +104,10 @@ class OpenRequest:
         """True if no more output will come from the engine."""
         return self.error is not None or self.stream.is_finished
 
-    def observe_end(self) -> None:
-        """Reports to the metrics the end of all answers, finished or given up. Answers whose engine is lost go on at
-        another engine, which reports their ends.
+    def observe_end(self, observed: ObservedRequest) -> None:
+        """Reports the end of all answers, finished or given up. Answers whose engine is lost go on at another engine,
+        which reports their ends.
         """
-        observed = self.observed
-        if observed is None:
-            return
         if isinstance(self.error, EngineLost):
             observed.leave()
             return

@@ -149,7 +149,8 @@ class RequestRunner:
 
     def _close(self, opened: OpenRequest) -> None:
         """Forgets a request; aborts it if the engine still computes it."""
-        opened.observe_end()
+        if opened.observed is not None:
+            opened.observe_end(opened.observed)
         self.open.remove(opened)
         self._pace.forget(opened)
         self._stop_once_sent()

@@ -58,9 +58,9 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
         """Makes the entry for the next `num_tokens` tokens from `start`."""
         end = len(sequence.token_ids) + sequence.num_pending_tokens
         samples = start + num_tokens == end
-        num_before = num_tokens - samples
-        has_leading = num_before and sequence.reads_prompt_rows
-        num_leading = _num_leading(sequence, start, num_before) if has_leading else 0
+        num_leading = 0
+        if sequence.reads_prompt_rows:
+            num_leading = _num_leading(sequence, start, num_tokens - samples)
         return cls(sequence, start, num_tokens, samples, num_leading)
 
 

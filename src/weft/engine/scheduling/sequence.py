@@ -258,8 +258,7 @@ class Sequence:
         if pooling is not None:
             is_last = self.request.pooling_kind is PoolingKind.LAST
             return bool(pooling.skip_reading_prefix_cache) or not is_last
-        params = self.params
-        return params.skip_reading_prefix_cache or self.wants_prompt_logprobs
+        return self.params.skip_reading_prefix_cache or self.wants_prompt_logprobs
 
     @property
     def ends_its_scores(self) -> bool:

@@ -41,13 +41,18 @@ def normalise_messages(
     """
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise BadRequest("messages", "messages must be a list of at least one message")
-    written = write_calls(messages, facts, family)
-    normal = [_normalise(message, position, facts) for position, message in enumerate(written)]
+    if not (facts.writes_calls and facts.takes_results):
+        messages = write_calls(messages, facts, family)
+    normal = [_normalise(message, position, facts) for position, message in enumerate(messages)]
     if facts.needs_null_content:
         normal = [part for message in normal for part in _without_text(message)]
     if not facts.takes_parallel_calls:
         normal = _one_call_a_message(normal)
-    return _merge_users(_merge_systems(normal, facts), facts)
+    if any(map(_is_system, normal)):
+        normal = _merge_systems(normal, facts)
+    if not (facts.takes_two_users and facts.takes_user_after_result):
+        normal = _merge_users(normal, facts)
+    return normal
 
 
 # -- one message --------------------------------------------------------------------------------
@@ -190,8 +195,6 @@ def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Mess
     """Joins system messages that the template would refuse or ignore to the first system message. If the template has
     no system role, the system texts go into the first user message.
     """
-    if not any(map(_is_system, messages)):
-        return messages
     leading = list(takewhile(_is_system, messages))
     rest = messages[len(leading) :]
     late = [] if facts.takes_late_system else list(filter(_is_system, rest))
@@ -206,8 +209,6 @@ def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Mess
 
 def _merge_users(messages: list[_Message], facts: TemplateFacts) -> list[_Message]:
     """Joins a user message to the one before it, if the template refuses two in a row."""
-    if facts.takes_two_users and facts.takes_user_after_result:
-        return messages
     merged: list[_Message] = []
     for message in messages:
         before = merged[-1]["role"] if merged and message["role"] == "user" else None

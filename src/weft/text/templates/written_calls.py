@@ -29,10 +29,8 @@ def family_of(source: str, name: str | None) -> ToolFamily:
 
 def write_calls(
     messages: Sequence[object], facts: TemplateFacts, family: ToolFamily
-) -> Sequence[object]:
+) -> list[object]:
     """Messages with calls and results as texts where the template does not write them."""
-    if facts.writes_calls and facts.takes_results:
-        return messages
     return [_written(message, facts, family) for message in messages]
 
 

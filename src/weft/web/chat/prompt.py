@@ -48,7 +48,7 @@ class Rendered:
         if self.media is not None:
             whole = Prompt(parts=(TextPart(prompt),)) if isinstance(prompt, str) else prompt
             prompt = msgspec.structs.replace(whole, media=self.media)
-        return with_salt(prompt, cache_salt)
+        return prompt if cache_salt is None else with_salt(prompt, cache_salt)
 
 
 async def render_turn(served: Served, turn: Turn) -> Rendered:
