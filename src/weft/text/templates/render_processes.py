@@ -83,7 +83,9 @@ class RenderProcesses:
 
         def run_short() -> tuple[Rendering, str | None, T]:
             rendering, found = begin()
-            return rendering, None if rendering.is_long else self.run(rendering), found
+            if rendering.is_long:
+                return rendering, None, found
+            return rendering, rendering.finish(self._short.call(rendering)), found
 
         loop = asyncio.get_running_loop()
         rendering, answer, found = await loop.run_in_executor(self._threads, run_short)

@@ -125,7 +125,10 @@ class Router:
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Returns the dialect of error objects for a path that has no endpoint."""
-    return next((kind for start, kind in _PREFIXES if raw_path.startswith(start)), Dialect.OPENAI)
+    for start, kind in _PREFIXES:
+        if raw_path.startswith(start):
+            return kind
+    return Dialect.OPENAI
 
 
 def _to_pattern(path: str) -> re.Pattern[bytes]:
@@ -174,7 +177,7 @@ class HttpApp:
         dialect = dialect_of(exchange.raw_path)
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
-            await self._serve(exchange, receive)
+            await self._serve(exchange, receive, dialect)
         except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
@@ -194,12 +197,12 @@ class HttpApp:
                 exchange.label,
             )
 
-    async def _serve(self, exchange: Exchange, receive: Receive) -> None:
+    async def _serve(self, exchange: Exchange, receive: Receive, dialect: Dialect) -> None:
         if exchange.method == "OPTIONS" and self._gate.is_preflight(exchange):
             await exchange.start(204, self._gate.preflight_headers(exchange))
             await exchange.end()
             return
-        if dialect_of(exchange.raw_path) is Dialect.ANTHROPIC:
+        if dialect is Dialect.ANTHROPIC:
             # Anthropic's clients read the request id from this header, in responses and errors.
             exchange.extra_headers["request-id"] = exchange.label
         is_open = exchange.raw_path in self._probes.open_paths
