@@ -46,9 +46,9 @@ SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run: one per cent more than the most of ten runs, which differ in the turns of
 # events.
 BOUNDS = {
-    "HTTP chat, streamed": (366, 2190),
-    "HTTP chat, whole": (361, 2122),
-    "gRPC Generate, streamed": (219, 1323),
+    "HTTP chat, streamed": (362, 2180),
+    "HTTP chat, whole": (348, 2088),
+    "gRPC Generate, streamed": (214, 1280),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
