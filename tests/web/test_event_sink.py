@@ -6,6 +6,7 @@ import json
 import httpx2
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.test_lagging_reader import listening
 
 PROMPT = "abcdefgh" * 5
@@ -61,7 +62,7 @@ async def test_events_that_go_past_the_task_add_up_to_the_answer(echoing, path):
     client = CountedClient(echoing.client)
     async with (
         listening(dataclasses.replace(echoing, client=client)) as (_, port),
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
     ):
         whole = (await http.post(path, json=body)).json()
         lines = (await http.post(path, json=streamed)).text.splitlines()

@@ -395,7 +395,7 @@ async def test_the_series_of_a_store_and_its_batches():
 async def series_of(client) -> dict[str, float]:
     """The series of a server, by name and labels."""
     address = str(client.base_url).removesuffix("/v1/")
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as http:
         page = (await http.get(f"{address}/metrics")).text
     rows = [row.rpartition(" ") for row in page.splitlines() if row and not row.startswith("#")]
     return {name: float(value) for name, _, value in rows}

@@ -7,6 +7,7 @@ import httpx2
 import msgspec
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.serving import ECHO, QWEN, RANDOM, SCRIPT, call_of, http_serving, serving
 from weft.core.errors import BadRequest, NotFound
 from weft.web.http.endpoint import Events
@@ -283,7 +284,10 @@ async def test_facts_of_the_model_are_shown(scripted):
 async def test_on_the_wire_a_stream_is_lines_and_an_error_is_a_text(scripted):
     """Errors have the status of their kind; paths of the API that are not there are 404 in its form."""
     name = scripted.client.model_config.served_model_name
-    async with http_serving(scripted) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with (
+        http_serving(scripted) as address,
+        httpx2.AsyncClient(base_url=address, timeout=PATIENCE_S) as client,
+    ):
         streamed = await client.post("/api/chat", json={"model": name, **says("hello")})
         whole = await client.post(
             "/api/chat", json={"model": name, **says("hello"), "stream": False}
@@ -307,7 +311,10 @@ async def test_options_without_the_same_effect_are_told(scripted):
     """In a Warning header: they are taken, because clients send them with every request."""
     name = scripted.client.model_config.served_model_name
     options = {"num_ctx": 4096, "num_thread": 2, "mystery": 1, "num_predict": 3}
-    async with http_serving(scripted) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with (
+        http_serving(scripted) as address,
+        httpx2.AsyncClient(base_url=address, timeout=PATIENCE_S) as client,
+    ):
         body = {"model": name, **says("hello"), "stream": False, "options": options}
         made = await client.post("/api/chat", json=body)
     assert made.status_code == 200
