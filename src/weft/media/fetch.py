@@ -78,7 +78,7 @@ class MediaFetcher:
 
     def _open_downloader(self) -> "Downloader":
         if self._downloader is None:
-            # Imported late: few servers download media, and the HTTP client is a twentieth of the imports of a start.
+            # Imported late: few servers download media, and the HTTP client would delay every start.
             from weft.media.download import Downloader  # noqa: PLC0415
 
             self._downloader = Downloader(self._sources)

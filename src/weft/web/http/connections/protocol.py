@@ -208,7 +208,7 @@ class LimitedProtocol(HttpToolsProtocol):
         plain = self._lingering.plain
         self._is_in_head = False
         self.transport = plain
-        # Imported late: few servers have WebSockets, and the library is a twentieth of the imports of a start.
+        # Imported late: few servers have WebSockets, and the library would delay every start.
         from weft.web.http.connections.limited_web_socket import LimitedWebSocket  # noqa: PLC0415
 
         self.ws_protocol_class = LimitedWebSocket
