@@ -20,7 +20,8 @@ from weft.core.observe.terminal import say
 
 _CLEAR = "\x1b[H\x1b[J"  # moves the cursor to the first line and clears the screen
 _BAR = 30
-_TIMEOUT_S = 5.0
+# A busy server answers late; one that is not there takes no connection.
+_TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 _KEY_IS_WRONG = (401, 403)
 
 
@@ -87,7 +88,7 @@ def _connect(target: TopOptions) -> httpx2.Client:
     except OSError as error:
         raise ConfigError(f"--ca {target.ca}: {error}") from error
     headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
-    return httpx2.Client(headers=headers, verify=verify, timeout=_TIMEOUT_S, trust_env=False)
+    return httpx2.Client(headers=headers, verify=verify, timeout=_TIMEOUT, trust_env=False)
 
 
 def _scrape(client: httpx2.Client, options: TopOptions) -> Scraped:
