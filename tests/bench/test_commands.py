@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, WEFT, clean_environment, running, weft
+from tests.cli.running import SMALL, WEFT, clean_environment, here, running, weft
 from tests.faults.watching import until
 from weft.cli.main import make_app
 
@@ -42,7 +42,7 @@ def num_served(server):
 def test_a_server_is_measured_over_each_of_its_wires(server, backend, tmp_path):
     """The answers have the length that was asked for, and every token its gap."""
     saving = ("--save-result", "--save-detailed", "--result-dir", str(tmp_path))
-    done = weft(
+    done = here(
         "bench", "serve", *place(server, backend), *SHORT, *saving, "--result-filename", "r.json",
         "--goodput", "ttft:60000", "tpot:60000", "--metadata", "a=1", "b=2",
     )  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_server_is_measured_over_each_of_its_wires(server, backend, tmp_path):
 def test_ids_over_grpc_have_the_exact_length(server, tmp_path):
     """No tokenizer comes between."""
     path = tmp_path / "r.json"
-    weft(
+    here(
         "bench", "serve", *place(server, "grpc"), *SHORT, "--save-result", "--save-detailed",
         "--result-filename", str(path),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_batches_are_timed_here_or_on_a_server(server, is_remote, tmp_path):
     """As many as were asked for, and the keys of vLLM."""
     path = tmp_path / "l.json"
     where = place(server, "openai") if is_remote else ()
-    done = weft(
+    done = here(
         "bench", "latency", "--batch-size", "2", "--input-len", "20", "--output-len", "5",
         "--num-iters", "3", "--num-iters-warmup", "1", "--output-json", str(path), *where,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def test_a_sweep_shows_what_it_would_run(tmp_path):
     loads.write_text(
         '[{"ignore_eos": true, "insecure": false, "model": null, "goodput": ["ttft:5"]}]'
     )
-    done = weft(
+    done = here(
         "bench", "sweep", "serve", "--bench-params", str(loads), "--num-runs", "1", "--dry-run",
         "--output-dir", str(tmp_path),
     )  # fmt: skip
@@ -165,7 +165,7 @@ def test_ctrl_c_prints_what_was_measured(server):
 
 def test_nobody_there_is_said_in_a_line():
     """With the address."""
-    done = weft("bench", "serve", "--port", "1", "--num-prompts", "1")
+    done = here("bench", "serve", "--port", "1", "--num-prompts", "1")
     assert done.returncode == 1
     assert done.stderr.startswith("error: http://127.0.0.1:1: ")
 

@@ -60,7 +60,7 @@ def weft(
     )
 
 
-def here(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def here(*argv: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end in this process, which spares its imports: for what is about no process."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -70,6 +70,7 @@ def here(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ):
         for name in os.environ.keys() - clean_environment().keys():
             patch.delenv(name)
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
         for name, value in environment.items():
             patch.setenv(name, value)
         status = run(argv)

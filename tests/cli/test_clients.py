@@ -58,9 +58,9 @@ def test_chat_renders_the_models_own_template(echo: Server):
 
 def test_chat_takes_a_pipe_as_one_message(echo: Server):
     """A file is one question, however many lines it has."""
-    result = weft("chat", "--address", echo.address, stdin="one\n\ntwo\n")
+    result = here("chat", "--address", echo.address, stdin="one\n\ntwo\n")
     assert result.stdout.split() == ["user", "one", "two", "assistant"]
-    nothing = weft("chat", "--address", echo.address, stdin="\n")
+    nothing = here("chat", "--address", echo.address, stdin="\n")
     assert (nothing.returncode, "the message must not be empty: give it" in nothing.stderr) == (
         2,
         True,
@@ -70,7 +70,7 @@ def test_chat_takes_a_pipe_as_one_message(echo: Server):
 @pytest.mark.parametrize("command", ["chat", "complete"])
 def test_a_url_of_another_kind_is_no_address_whether_or_not_there_is_a_message(command: str):
     """The command refuses it before it reads the message."""
-    result = weft(command, "--address", "ftp://127.0.0.1:8000", stdin="")
+    result = here(command, "--address", "ftp://127.0.0.1:8000", stdin="")
     assert result.returncode == 2
     assert "--address must be HOST:PORT or grpc://HOST:PORT of a gRPC port" in result.stderr
 
@@ -85,7 +85,7 @@ def test_an_answer_as_json_has_its_figures(echo: Server):
     assert (chatted["model"], chatted["content"]) == ("parrot", "us")  # the first token is no text
     assert (chatted["reasoning"], chatted["finish_reason"]) == (None, "length")
     assert chatted["usage"]["completion_tokens"] == 3
-    assert weft("chat", "--json", stdin=" ").returncode == 2
+    assert here("chat", "--json", stdin=" ").returncode == 2
 
 
 @pytest.mark.parametrize("argv", [("complete", "a\x1b[2J\x9b6nb"), ("chat", "a\x1b[2J\x9b6nb")])
@@ -95,7 +95,7 @@ def test_an_answer_cannot_command_the_terminal(echo: Server, argv: tuple[str, ..
         shown = terminal.read_rest()
     assert b"a\xe2\x90\x9b[2J\xef\xbf\xbd6nb" in shown
     assert b"\x1b" not in shown
-    piped = weft(*argv, "--address", echo.address)
+    piped = here(*argv, "--address", echo.address)
     assert "a\x1b[2J\x9b6nb" in piped.stdout
 
 

@@ -111,7 +111,7 @@ def test_reasons_can_be_asked_for():
         destination = picker.route("r-1")
         status, page = picker.get("/debug/decisions?request_id=r-1")
         assert (status, json.loads(page)["endpoints"]) == (200, [destination])
-        shown = weft("epp", "explain", "r-1", "--metrics-port", picker.metrics_port)
+        shown = here("epp", "explain", "r-1", "--metrics-port", picker.metrics_port)
         assert shown.returncode == 0
         assert shown.stdout.startswith(f"request r-1: {destination}\n")
         assert "queue-scorer" in shown.stdout

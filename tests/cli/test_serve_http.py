@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.busy import PATIENCE_S, is_within
-from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, started, weft
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, here, running, started, weft
 from tests.faults.watching import is_listening, until
 from tests.ports import free_port
 from tests.rpc.test_auth import make_pair
@@ -48,7 +48,7 @@ def test_both_servers_answer_for_one_engine():
         tokens = get(f"{server.http}/tokenize", {"model": "small", "prompt": "hello"})
         assert json.loads(tokens[1])["count"] == 5
         server.read_log_until(f"Uvicorn running on {server.http}")
-        assert weft("complete", "hello", "--address", server.address).returncode == 0
+        assert here("complete", "hello", "--address", server.address).returncode == 0
 
 
 @pytest.mark.slow
@@ -159,9 +159,9 @@ def test_keys_hold_for_both_servers():
         assert get(f"{server.http}/v1/models", authorization="Bearer two")[0] == 200
         assert get(f"{server.http}/resume", {}, **{"x-api-key": "one"})[0] == 401
         assert get(f"{server.http}/resume", {}, **{"x-api-key": "three"})[0] == 200
-        assert weft("complete", "x", "--address", server.address).returncode == 1
+        assert here("complete", "x", "--address", server.address).returncode == 1
         assert (
-            weft("complete", "x", "--address", server.address, "--api-key", "one").returncode == 0
+            here("complete", "x", "--address", server.address, "--api-key", "one").returncode == 0
         )
 
 

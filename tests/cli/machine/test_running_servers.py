@@ -26,7 +26,7 @@ def server() -> Iterator[Server]:
 def test_one_sample_for_scripts(server: Server):
     """What the engine did so far, and its rates over the interval."""
     argv = ("complete", "hello", "--temperature", "0")
-    assert weft(*argv, "--address", server.address).returncode == 0
+    assert here(*argv, "--address", server.address).returncode == 0
     argv = ("--once", "--interval", "50ms", "--url", server.http)
     until(lambda: idle_in(sampled(*argv)), PATIENCE_S)  # the last step may be told late
     sample = sampled(*argv)
@@ -39,7 +39,7 @@ def test_one_sample_for_scripts(server: Server):
 
 def sampled(*argv: str) -> dict[str, Any]:
     """What `weft top` finds."""
-    (sample,) = json.loads(weft("top", "--json", *argv).stdout)
+    (sample,) = json.loads(here("top", "--json", *argv).stdout)
     return sample
 
 
@@ -70,7 +70,7 @@ def test_rates_are_those_of_the_interval(server: Server):
 
 def test_one_sample_for_people(server: Server):
     """The same in words, without anything that moves a cursor."""
-    text = weft("top", "--once", "--interval", "50ms", "-a", server.http).stdout
+    text = here("top", "--once", "--interval", "50ms", "-a", server.http).stdout
     assert "0 running, 0 waiting" in text
     assert "0% of 640 tokens" in text
     assert "\x1b" not in text
@@ -122,7 +122,7 @@ def test_a_running_server_is_found(server: Server):
 
 def test_servers_are_listed_for_people(server: Server):
     """A row each."""
-    rows = weft("ps").stdout.splitlines()
+    rows = here("ps").stdout.splitlines()
     assert rows[0].split()[:3] == ["pid", "command", "model"]
     assert any(row.split()[:3] == [str(server.process.pid), "serve", SMALL] for row in rows[1:])
 
