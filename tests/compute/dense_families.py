@@ -69,6 +69,7 @@ DENSE_CASES = {
             },
         },
     ),
+    "exaone": ("exaone", {"head_dim": 16, "tie_word_embeddings": True}),
     "exaone4": ("exaone4", {"sliding_window": 25, "head_dim": 12}),
     "exaone4 without windows, tied": (
         "exaone4",
