@@ -45,7 +45,7 @@ _DEFINITION = re.compile(r"^(?:class|def|async def) (\w+)", re.MULTILINE)
 def main() -> int:
     """Prints the findings in all tests; returns the exit status."""
     found = list(findings(run_ty(["tests"]), own_names()))
-    print("\n".join(found))
+    print("\n".join(found) or "names in tests: clean")
     return 1 if found else 0
 
 
