@@ -8,6 +8,7 @@ from weft.model.families.encoder_families import ENCODER_FAMILIES
 from weft.model.families.family import Family
 from weft.model.gguf.architectures import ARCHITECTURES
 from weft.model.gguf.blocks import TYPES
+from weft.model.gguf.projectors import PROJECTORS
 from weft.model.gguf.vocabulary import MODELS, SPLITTINGS
 from weft.model.groups import GroupFormat
 from weft.model.quantized.config import METHODS, QUANTIZATION_FILES
@@ -264,6 +265,12 @@ def _gguf_files() -> tuple[str, ...]:
             "the file "
             "takes the place of config.json; unknown values are refused by name. Supported architectures: "
             + ", ".join(f"`{name}`" for name in ARCHITECTURES)
+            + "."
+        ),
+        (
+            "`--mmproj FILE` names the projector file, the vision tower of such a model "
+            "([pictures](../media.md#gguf-files)). Supported projector types: "
+            + ", ".join(f"`{name}`" for name in PROJECTORS)
             + "."
         ),
         (

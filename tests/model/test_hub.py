@@ -173,16 +173,17 @@ def test_a_cached_gguf_file_opens_offline_by_its_name(tmp_path):
 
 @pytest.mark.slow
 def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
-    """As vLLM and llama.cpp have it: on the Hub, then in the cache; its letters may be small."""
+    """As vLLM and llama.cpp have it: on the Hub, then in the cache; its letters may be small. The projector beside it
+    is downloaded too, and not used if it is none of this model."""
     name, home = "someone/small:Q8_0", tmp_path / "home"
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     (tmp_path / "files").mkdir()
-    for file in ("m-q8_0.gguf", "mmproj-Q8_0.gguf", "m-IQ8_0.gguf"):
+    for file in ("m-q8_0.gguf", "mmproj-Q8_0.gguf", "mmproj-F16.gguf", "m-IQ8_0.gguf"):
         write_gguf(tmp_path / "files" / file, checkpoint)
     with serving_hub("someone/small", (tmp_path / "files").iterdir()) as environment:
         assert open_elsewhere(home, name, **environment) == f"opened {name}\n"
-    files = [path.name for path in home.rglob("*.gguf")]
-    assert files == ["m-q8_0.gguf"]
+    files = {path.name for path in home.rglob("*.gguf")}
+    assert files == {"m-q8_0.gguf", "mmproj-F16.gguf"}
     assert open_offline(home, name) == f"opened {name}\n"
 
 

@@ -19,6 +19,7 @@ from weft.model.fields import shown
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.directory import open_directory
 from weft.model.gguf.open import SUFFIX, open_gguf
+from weft.model.gguf.projector_file import FLAG, NONE
 from weft.model.hub.short_names import full_name, similar_names
 from weft.model.overrides import check_weight_format, refuse_overrides
 from weft.model.weights import DTYPES
@@ -115,10 +116,15 @@ def _find(
         check_weight_format(name, overrides, "gguf")
         if runner == "pooling":
             raise ConfigError(
-                f"{name}: GGUF files are served for text alone, not for --runner pooling"
+                f"{name}: GGUF files are served to generate text, not for --runner pooling"
             )
-        file = _gguf_file(source, revision, on_bytes)
+        file = _gguf_file(source, revision, on_bytes, has_projector=overrides.mmproj is None)
+        overrides = _with_local_projector(overrides, on_bytes)
         return open_gguf(file, name=name, dtype=dtype, overrides=overrides)
+    if overrides.mmproj is not None:
+        raise ConfigError(
+            f"{FLAG} is for models in GGUF files; other checkpoints, such as {name}, have their vision tower themselves"
+        )
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
@@ -148,13 +154,16 @@ def _is_drawn(name: str) -> bool:
     return name.startswith(_EMBEDDED) and name.partition("?")[0] != f"{_EMBEDDED}tiny"
 
 
-def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Path:
+def _gguf_file(
+    name: str, revision: str | None, on_bytes: OnBytes | None, *, has_projector: bool = False
+) -> Path:
+    """Returns the local file; with `has_projector` a download includes the projector beside it, if there is one."""
     on_hub = _hub_file(name)
     if on_hub is not None:
         # Imported late, as in `_fetch`.
         from weft.model.hub.snapshots import fetch_gguf  # noqa: PLC0415
 
-        return fetch_gguf(*on_hub, revision, on_bytes=on_bytes)
+        return fetch_gguf(*on_hub, revision, has_projector=has_projector, on_bytes=on_bytes)
     _refuse_revision(name, revision)
     path = _local_path(name)
     if path is None:
@@ -175,6 +184,19 @@ def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) ->
         return overrides
     path = find_tokenizer(name, on_bytes=on_bytes, what="--tokenizer ")
     return msgspec.structs.replace(overrides, tokenizer=str(path))
+
+
+def _with_local_projector(overrides: FileOverrides, on_bytes: OnBytes | None) -> FileOverrides:
+    """Returns the overrides with the projector's name replaced by its local file."""
+    name = overrides.mmproj
+    if name is None or name == NONE:
+        return overrides
+    if _local_path(name) is None and _hub_file(name) is None:
+        raise ConfigError(
+            f"{FLAG} {shown(name)}: the file does not exist; a path, OWNER/NAME:FILE or {NONE} is possible"
+        )
+    found = _gguf_file(name, None, on_bytes)
+    return msgspec.structs.replace(overrides, mmproj=str(found))
 
 
 def find_tokenizer(

@@ -28,6 +28,7 @@ def read_overrides(options: EngineOptions) -> FileOverrides:
         override_generation_config=_object(
             "--override-generation-config", options.override_generation_config
         ),
+        mmproj=options.mmproj,
         weight_format=options.weight_format,
     )
     known = _OTHER_KEYS | set(OF_MODELS)
@@ -85,6 +86,7 @@ def refuse_overrides(name: str, overrides: FileOverrides) -> None:
     for flag, value in (
         ("--tokenizer", overrides.tokenizer),
         ("--hf-overrides", overrides.hf_overrides),
+        ("--mmproj", overrides.mmproj),
         ("--override-generation-config", overrides.override_generation_config),
         ("--generation-config", overrides.generation_config not in ("auto", "vllm")),
     ):

@@ -21,11 +21,12 @@ from weft.core.values.pictures import (
 from weft.model.card import PictureCard
 from weft.model.fields import Fields, is_finite_number, read_fields
 from weft.model.spec import ModelSpec
+from weft.model.towers.spec import TowerSpec
 
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 _MAX_SIDE = 1 << 14
-_MAX_PIXELS = 1 << 26
+MAX_PIXELS = 1 << 26
 _MAX_TOKENS = 1 << 14  # of a picture that is not divided
 _MAX_TILES = 64
 
@@ -47,17 +48,7 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
     fields = _read_file(directory)
     if fields is None:
         return None
-    kind = fields.text("image_processor_type").removesuffix("Fast").removesuffix("Pil")
-    read = _READERS.get(kind)
-    if read is None:
-        raise ConfigError(
-            f"{fields.where}: image_processor_type {kind!a:.80} is not supported; supported are "
-            f"{', '.join(_READERS)}"
-        )
-    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        if not fields.flag_or(name, True):
-            fields.refuse(name, "true")
-    settings = read(fields, sizes)
+    settings = make_picture_settings(fields, sizes)
     match settings:
         case Lines():
             return _with_marks(settings, directory)
@@ -68,6 +59,21 @@ def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings
     return settings
 
 
+def make_picture_settings(fields: Fields, sizes: TowerSizes) -> PictureSettings:
+    """Returns the picture settings that a preprocessor_config.json alone has."""
+    kind = fields.text("image_processor_type").removesuffix("Fast").removesuffix("Pil")
+    read = _READERS.get(kind)
+    if read is None:
+        raise ConfigError(
+            f"{fields.where}: image_processor_type {kind!a:.80} is not supported; supported are "
+            f"{', '.join(_READERS)}"
+        )
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if not fields.flag_or(name, True):
+            fields.refuse(name, "true")
+    return read(fields, sizes)
+
+
 def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
     """Returns the facts for pictures of a model with a tower; None if its files do not say how pictures are
     prepared.
@@ -75,10 +81,20 @@ def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
     tower = spec.tower
     if tower is None or tower.image_token_id is None:
         return None
-    sizes = TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
-    settings = read_picture_settings(directory, sizes)
-    if settings is None:
-        return None
+    settings = read_picture_settings(directory, sizes_of(tower))
+    return None if settings is None else picture_card(settings, spec)
+
+
+def sizes_of(tower: TowerSpec) -> TowerSizes:
+    """Returns the sizes of a tower that picture settings depend on."""
+    return TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
+
+
+def picture_card(settings: PictureSettings, spec: ModelSpec) -> PictureCard:
+    """Returns the facts for pictures of a model with a tower and tokens for its rows."""
+    tower = spec.tower
+    assert tower is not None
+    assert tower.image_token_id is not None
     anchor = tower.start_token_id if isinstance(settings, Squares) else None
     return PictureCard(
         settings=settings,
@@ -126,8 +142,8 @@ def _native(fields: Fields, sizes: TowerSizes) -> NativeSize:
         size.integer_or("shortest_edge", 56 * 56),
         size.integer_or("longest_edge", 1280 * 28 * 28),
     )
-    least = fields.integer_or("min_pixels", least, high=_MAX_PIXELS)
-    most = fields.integer_or("max_pixels", most, low=max(least, side * side), high=_MAX_PIXELS)
+    least = fields.integer_or("min_pixels", least, high=MAX_PIXELS)
+    most = fields.integer_or("max_pixels", most, low=max(least, side * side), high=MAX_PIXELS)
     pixels = _pixels(fields, sizes, resample=3)
     return NativeSize(pixels=pixels, min_pixels=least, max_pixels=most)
 
@@ -173,7 +189,7 @@ def _native_tiles(fields: Fields, sizes: TowerSizes) -> NativeTiles:
     ):
         if fields.integer_or(key, size) != size:
             fields.refuse(key, f"{size}, as in config.json")
-    least = fields.integer_or("min_image_tokens", 64, high=_MAX_PIXELS)
+    least = fields.integer_or("min_image_tokens", 64, high=MAX_PIXELS)
     most = fields.integer_or("max_image_tokens", 256, low=least, high=_MAX_TOKENS)
     tile_size = fields.integer_or("tile_size", 512, high=_MAX_SIDE)
     _num_tokens(tile_size, sizes, fields)

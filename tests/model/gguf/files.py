@@ -32,6 +32,8 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
+    "qwen2_5_vl_text": "qwen2vl",
+    "qwen3_vl_text": "qwen3vl",
 }
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "granitehybrid")
 LAYER_NORMS = (
@@ -50,13 +52,15 @@ def write_gguf(
     metadata=(),
     extra=(),
     is_split=True,
+    special=(),
+    template=CHATML,
 ) -> Path:
     """The checkpoint as a file. `kinds` is a type of all matrices, or a function of their names.
 
     `is_split`: what makes keys and values of latent vectors is in two tensors, as in newer files.
 
     `change` may spoil or drop tensors; `metadata` are keys and values that come last, with the writer's method;
-    `extra` are rows of numbers that the checkpoint does not have.
+    `extra` are rows of numbers that the checkpoint does not have; `special` are texts of further special tokens, by id.
     """
     config = json.loads((checkpoint / "config.json").read_text())
     config |= {new: config[old] for old, new in GPT2_KEYS.items() if old in config}
@@ -65,7 +69,7 @@ def write_gguf(
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, name)
     _write_settings(writer, config, is_split)
-    write_bytes_tokenizer(writer, config["vocab_size"])
+    write_bytes_tokenizer(writer, config["vocab_size"], dict(special), template)
     for tensor, values in dict(extra).items():
         writer.add_tensor(tensor, values)
     for method, *values in metadata:
@@ -305,6 +309,8 @@ def _write_rope(writer, config):
     rope = config.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
+    if "mrope_section" in full:
+        writer.add_rope_dimension_sections([*full["mrope_section"], 0])
     part = full.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if part is not None:
         width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -392,7 +398,7 @@ def _write_grouped_experts(writer, config):
     writer.add_leading_dense_block_count(config["first_k_dense_replace"])
 
 
-def write_bytes_tokenizer(writer, vocab_size):
+def write_bytes_tokenizer(writer, vocab_size, special=None, template=CHATML):
     """That of `write_checkpoint`: bytes, three special tokens, and words that make up the number.
 
     But the first of these is two zeros, which are merged: llama.cpp loads no such tokenizer without merges.
@@ -404,10 +410,12 @@ def write_bytes_tokenizer(writer, vocab_size):
     tokens += ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     kinds = [KINDS["control" if 256 <= i < 259 else "normal"] for i in range(vocab_size)]
     tokens += [chars[0] * 2, *(f"Ġw{i}" for i in range(260, vocab_size))][: vocab_size - 259]
+    for token_id, text in (special or {}).items():
+        tokens[token_id], kinds[token_id] = text, KINDS["control"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([f"{chars[0]} {chars[0]}"])
     writer.add_eos_token_id(256)
-    writer.add_chat_template(CHATML)
+    writer.add_chat_template(template)

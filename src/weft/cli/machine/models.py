@@ -84,7 +84,7 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
     status.show(f"  looking for {name}")
     try:
         if file:
-            path = fetch_gguf(repo_id, file, revision, on_bytes=show_bytes)
+            path = fetch_gguf(repo_id, file, revision, has_projector=True, on_bytes=show_bytes)
         else:
             path = fetch(source, revision, on_bytes=show_bytes)
     finally:

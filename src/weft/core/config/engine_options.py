@@ -34,6 +34,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | dict[str, Any] | None,
         Flag("Values that override config.json, as a JSON object.", "Model", is_json=True),
     ] = None
+    mmproj: Annotated[
+        str | None,
+        Flag(
+            "Projector file (the vision tower) of a model in a GGUF file: a path, OWNER/NAME:FILE on the Hub, or none "
+            "for text alone. Default: the file beside the model whose name has mmproj, if it fits the model.",
+            "Model",
+        ),
+    ] = None
     generation_config: Annotated[
         str,
         Flag(

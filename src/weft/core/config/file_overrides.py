@@ -12,6 +12,7 @@ class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
     hf_overrides: dict[str, Any] = {}
     generation_config: str = "auto"
     override_generation_config: dict[str, Any] = {}
+    mmproj: str | None = None  # projector file of a GGUF model, "none" for text alone
     weight_format: str = "auto"  # "auto": the format that the model's files have
 
 

@@ -8,7 +8,7 @@ from weft.model.fields import Fields
 from weft.model.towers.spec import TowerSpec
 
 MAX_WIDTH = 2**20
-_MAX_LAYERS = 1024
+MAX_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def read_heads(vision: Fields, key: str, hidden_size: int, *, unit: int) -> int:
 
 def read_num_layers(vision: Fields, key: str) -> int:
     """Returns the number of layers."""
-    return vision.integer(key, high=_MAX_LAYERS)
+    return vision.integer(key, high=MAX_LAYERS)
 
 
 def read_layer_list(vision: Fields, key: str, num_layers: int) -> tuple[int, ...]:

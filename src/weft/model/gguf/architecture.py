@@ -9,6 +9,7 @@ from weft.model.families.names import DecoderNames
 from weft.model.fields import shown
 from weft.model.gguf.names import TENSORS
 
+CLIP = "clip"  # the architecture that projector files name
 NUM_GUESSING_LAYERS = "num_nextn_predict_layers"
 
 # Values of `expert_gating_func`; the first and third are equal if weights sum to 1.

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.fields import shown
-from weft.model.gguf.architecture import Architecture
+from weft.model.gguf.architecture import CLIP, Architecture
 from weft.model.gguf.lineages.deepseek_rows import DEEPSEEK_ROWS
 from weft.model.gguf.lineages.gemma_rows import GEMMA_ROWS
 from weft.model.gguf.lineages.glm_rows import GLM_ROWS
@@ -38,6 +38,11 @@ def find_architecture(metadata: Mapping[str, object], where: str) -> tuple[str, 
     """
     name = metadata.get("general.architecture")
     known = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if name == CLIP:
+        raise ConfigError(
+            f"{where}: is a projector file, the vision tower of another model: name the text model, and this file with "
+            "--mmproj"
+        )
     if known is None or not isinstance(name, str):
         raise ConfigError(
             f"{where}: general.architecture is {shown(name)}; of GGUF files these are read: "

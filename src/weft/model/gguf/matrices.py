@@ -1,5 +1,6 @@
 """Tensors of a GGUF file: floats as stored, and blocks as packed matrices."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,8 +56,7 @@ class JoinedHeads:
     @property
     def unchecked(self) -> str | None:
         """Origin of the first of both tensors that is not finite, for messages."""
-        parts = (self.keys, self.values)
-        return next((p.unchecked for p in parts if p.unchecked and not p.is_finite()), None)
+        return _first_unchecked((self.keys, self.values))
 
     def is_finite(self) -> bool:
         return self.keys.is_finite() and self.values.is_finite()
@@ -71,6 +71,53 @@ class JoinedHeads:
         turned = keys.data.reshape(self.num_heads, rank, -1).swapaxes(1, 2)
         heads = (turned, values.data.reshape(self.num_heads, -1, rank))
         return Tensor(keys.dtype, np.concatenate(heads, axis=1).reshape(-1, rank))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFrames:
+    """The matrix of patches with several frames, of which the file has a tensor for each frame."""
+
+    frames: tuple[Values, ...]  # [hidden, channels * pixels] each
+    num_channels: int
+
+    @property
+    def unchecked(self) -> str | None:
+        """Origin of the first frame that is not finite, for messages."""
+        return _first_unchecked(self.frames)
+
+    def is_finite(self) -> bool:
+        return all(frame.is_finite() for frame in self.frames)
+
+    def unpacked(self) -> Tensor:
+        if (unchecked := self.unchecked) is not None:
+            refuse_values(unchecked)
+        frames = [frame.unpacked() for frame in self.frames]
+        if len({frame.dtype for frame in frames}) > 1:
+            frames = [Tensor("float32", frame.float32()) for frame in frames]
+        rows = len(frames[0].data)
+        by_channel = [frame.data.reshape(rows, self.num_channels, -1) for frame in frames]
+        return Tensor(frames[0].dtype, np.stack(by_channel, axis=2).reshape(rows, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A matrix that the file stores as [in, out]."""
+
+    stored: Values
+
+    @property
+    def unchecked(self) -> str | None:
+        return self.stored.unchecked
+
+    def is_finite(self) -> bool:
+        return self.stored.is_finite()
+
+    def unpacked(self) -> Tensor:
+        return self.stored.unpacked().transposed()
+
+
+def _first_unchecked(parts: Iterable[Values]) -> str | None:
+    return next((p.unchecked for p in parts if p.unchecked and not p.is_finite()), None)
 
 
 @dataclass(frozen=True, slots=True)

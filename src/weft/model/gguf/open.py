@@ -1,6 +1,5 @@
 """Opens a GGUF file, or its parts, as a `Checkpoint`: the metadata becomes the config of a known family."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from weft.model.files.safetensors_files import MappedFiles
 from weft.model.files.tensor_plan import HeadRows, TensorPlan
 from weft.model.gguf.architecture import NUM_GUESSING_LAYERS, Architecture
 from weft.model.gguf.architectures import find_architecture
+from weft.model.gguf.checked_tensors import find_tensor
 from weft.model.gguf.family_config import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -36,6 +36,17 @@ from weft.model.gguf.head_order import check_columns, delta_columns, delta_order
 from weft.model.gguf.header import GgufTensor, read_header
 from weft.model.gguf.matrices import JoinedHeads, Order, read_tensor
 from weft.model.gguf.names import HEAD, NEGATIVE_DECAYS, with_joined_heads
+from weft.model.gguf.projector_file import (
+    FLAG,
+    NONE,
+    ProjectorFile,
+    TextFile,
+    TowerSource,
+    add_tower,
+    find_beside,
+    fits,
+    open_projector,
+)
 from weft.model.gguf.sampling import sampling_file
 from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
@@ -77,11 +88,14 @@ class _Source:
     tensors: Mapping[str, GgufTensor]
     orders: Mapping[str, Order]
     columns: Mapping[str, Order]
+    tower: TowerSource | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Files that contain the tensors, each file once."""
-        return tuple(sorted({tensor.path for tensor in self.tensors.values()}))
+        of_tower = {} if self.tower is None else self.tower.tensors
+        stored = (*self.tensors.values(), *of_tower.values())
+        return tuple(sorted({tensor.path for tensor in stored}))
 
     @cached_property
     def groups(self) -> dict[str, GroupFormat]:
@@ -127,13 +141,16 @@ class _Source:
                 assert num_heads is not None
                 parts = (loaded.pop(whole + _KEYS), loaded.pop(plan.name))
                 loaded[whole] = JoinedHeads(*parts, num_heads)
+        if self.tower is not None:
+            loaded |= self.tower.load(dtype, widened=dtype or _WIDENED)
         return Weights(loaded)
 
 
 def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) -> Checkpoint:
     """Reads and checks all of the model except its tokenizer and the values of its weights.
 
-    `path` may be any part of a split file. `overrides.tokenizer` must be a directory.
+    `path` may be any part of a split file. `overrides.tokenizer` must be a directory, and `overrides.mmproj` a file or
+    "none"; without it, a projector file beside the model is used.
     """
     metadata, tensors = _read_parts(path)
     where = str(path)
@@ -159,13 +176,18 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     if architecture.adds_norm_offset:
         spec = replace(spec, norm_offset=0.0)
     generation = read_generation({GENERATION: sampling_file(metadata)}, where, overrides)
-    guessing = values.get(NUM_GUESSING_LAYERS, 0)
-    num_guessing = guessing if isinstance(guessing, int) else 0
-    source = _match(spec, _without_guesses(tensors, spec, num_guessing), path, architecture)
+    ordinary = _without_guesses(tensors, spec, values.get(NUM_GUESSING_LAYERS))
+    source = _match(spec, ordinary, path, architecture)
+    text = TextFile(path, kind, spec.hidden_size, vocabulary.tokens)
+    pictures = None
+    if (projector := _find_projector(text, overrides.mmproj)) is not None:
+        config, spec, tower, pictures = add_tower(config, spec, projector)
+        source = replace(source, tower=tower)
     served = source.served_dtype if dtype == "auto" else dtype
-    card = describe(name, config, spec, generation, served)
+    card = replace(describe(name, config, spec, generation, served), pictures=pictures)
     files = _tokenizer_files(vocabulary, path, overrides.tokenizer)
-    found = _checkpoint(card, spec, source, None if dtype == "auto" else dtype, files)
+    load_dtype = None if dtype == "auto" else dtype
+    found = _checkpoint(card, spec, source, load_dtype, files)
 
     def find_mtp() -> Checkpoint:
         names = mtp_names(architecture.names, tensors, len(spec.layers), str(path))
@@ -174,13 +196,8 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
         named = {plan.source for plan in layout}
         beside = {name: tensor for name, tensor in tensors.items() if name in named}
         matched = _match(head, beside, path, replace(architecture, names=names))
-        return _checkpoint(
-            describe(name, own, head, generation, served),
-            head,
-            matched,
-            None if dtype == "auto" else dtype,
-            files,
-        )
+        own_card = describe(name, own, head, generation, served)
+        return _checkpoint(own_card, head, matched, load_dtype, files)
 
     return replace(
         found,
@@ -189,6 +206,19 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
         ),
         find_mtp=find_mtp if has_mtp(architecture.names, tensors, len(spec.layers)) else None,
     )
+
+
+def _find_projector(text: TextFile, given: str | None) -> ProjectorFile | None:
+    """Returns the projector that the user named, or the first one beside the text model that fits it."""
+    if given == NONE:
+        return None
+    if given is not None:
+        return open_projector(Path(given), text, where=f"{FLAG} {given}")
+    found = next((path for path in find_beside(text.path) if fits(path, text)), None)
+    if found is None:
+        return None
+    where = f"{found} (beside the model; {FLAG} {NONE} leaves it out)"
+    return open_projector(found, text, where=where)
 
 
 def _checkpoint(
@@ -278,10 +308,10 @@ def _read_row(stored: GgufTensor) -> NDArray[np.float32]:
 
 
 def _without_guesses(
-    tensors: Mapping[str, GgufTensor], spec: ModelSpec, num_layers: int
+    tensors: Mapping[str, GgufTensor], spec: ModelSpec, guessing: object
 ) -> Mapping[str, GgufTensor]:
-    """Returns all tensors except those of the last `num_layers` layers, which are for multi-token prediction."""
-    last = len(spec.layers)
+    """Returns all tensors except those of the last `guessing` layers, which are for multi-token prediction."""
+    last, num_layers = len(spec.layers), guessing if isinstance(guessing, int) else 0
     guesses = {f"blk.{number}" for number in range(last, min(last + num_layers, last + 1024))}
     return {
         name: tensor
@@ -297,22 +327,7 @@ def _match(
     layout = tuple(_layout(spec, tensors, architecture.names))
     needed: dict[str, GgufTensor] = {}
     for plan in layout:
-        found = tensors.get(plan.source)
-        if found is None:
-            raise ConfigError(
-                f"{path}: tensor {plan.source} is missing, but the metadata requires it"
-            )
-        shape = (plan.rows,) if _is_grouped_scale(plan, found.shape) else found.shape
-        if _without_ones(shape) != _without_ones(plan.stored_shape):
-            raise ConfigError(
-                f"{found.path}: tensor {plan.source} has shape {list(shape)}; the metadata requires "
-                f"{list(plan.stored_shape)}"
-            )
-        if (len(shape) == 1 or len(plan.shape) == 1) and found.type.dtype is None:
-            raise ConfigError(
-                f"{found.path}: tensor {plan.source} is {found.type.name}; a row must be of floats"
-            )
-        needed[plan.source] = replace(found, shape=plan.source_shape)
+        needed[plan.source] = find_tensor(plan, tensors, str(path))
     spare = tensors.keys() - {plan.source for plan in layout} - set(_FACTORS)
     spare -= {f"{name}.weight" for name in shared_keys(spec, architecture.names.names)}
     if spare:
@@ -341,16 +356,6 @@ def _layout(
                 yield TensorPlan(name, source, shape, 0, shape[0], stack=spec.num_heads)
         else:
             yield plan
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape without dimensions of size 1, some of which converters leave out."""
-    return tuple(size for size in shape if size != 1)
-
-
-def _is_grouped_scale(plan: TensorPlan, shape: tuple[int, ...]) -> bool:
-    """True for the scales of Mamba-2's outputs, which files have as a row for each group."""
-    return plan.name.endswith(".output_scale") and math.prod(shape) == plan.rows
 
 
 def _orders(

@@ -17,6 +17,7 @@ from weft.model.fields import Fields, one_line, parse_object, read_bytes
 from weft.model.files.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
 from weft.model.gguf.open import SUFFIX as GGUF
 from weft.model.gguf.open import all_parts
+from weft.model.gguf.projector_file import is_projector, preference
 from weft.model.picture_settings import PREPROCESSOR, PROCESSOR
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
 from weft.model.quantized.config import QUANTIZATION_FILES
@@ -75,11 +76,13 @@ def fetch_gguf(
     wanted: str,
     revision: str | None,
     *,
+    has_projector: bool = False,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Returns the local copy of a GGUF file; all parts of a split file are downloaded, whichever part was named.
 
-    `wanted` is the file's name, or an ending that only one file has, such as Q4_K_M.
+    `wanted` is the file's name, or an ending that only one file has, such as Q4_K_M. With `has_projector` a download
+    includes a projector file of the same directory.
     """
     path = _local_copy(repo_id, revision, [])  # as many files as there are
     if path is not None:
@@ -95,7 +98,17 @@ def fetch_gguf(
         raise ConfigError(
             f"{repo_id}: has no {missing}; its GGUF files: {_gguf_names(names) or 'none'}"
         )
-    return _download(repo_id, revision, parts, on_bytes) / parts[0]
+    beside = _projector_beside(names, parts[0]) if has_projector else []
+    return _download(repo_id, revision, [*parts, *beside], on_bytes) / parts[0]
+
+
+def _projector_beside(names: list[str], model: str) -> list[str]:
+    """Returns the preferred projector file in the model's directory; empty if there is none."""
+    if is_projector(model):
+        return []
+    projectors = [name for name in names if name.endswith(GGUF) and is_projector(name)]
+    beside = [name for name in projectors if Path(name).parent == Path(model).parent]
+    return sorted(beside, key=preference)[:1]
 
 
 def _gguf_parts(names: list[str], wanted: str) -> list[str]:
@@ -103,7 +116,7 @@ def _gguf_parts(names: list[str], wanted: str) -> list[str]:
     if not wanted.endswith(GGUF):
         form = rf"(?:.*[-._/])?{re.escape(wanted)}(?:-00001-of-\d{{5}})?\.gguf"
         ending = re.compile(form, re.IGNORECASE)
-        found = [name for name in names if ending.fullmatch(name) and "mmproj" not in name]
+        found = [name for name in names if ending.fullmatch(name) and not is_projector(name)]
         if len(found) != 1:
             return []
         wanted = found[0]

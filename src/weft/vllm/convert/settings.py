@@ -31,6 +31,7 @@ REFUSED = {
     "num_threads": "vLLM takes VLLM_CPU_OMP_THREADS_BIND from the environment",
     "stream_interval_ms": "give --stream-interval, in tokens",
     "target_itl_ms": _BY_TOKENS,
+    "mmproj": "vLLM reads the vision tower from the model's own files",
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
     "packed_cache_bytes": "vLLM does not store packed weights",

@@ -13,6 +13,7 @@ from weft.model.gguf.architecture import (
 )
 from weft.model.gguf.names import DELTA, DELTA_BY_KEY_HEAD
 
+_SECTIONS = "rope.dimension_sections"
 _DELTA = {
     "full_attention_interval": "full_attention_interval",
     "ssm.conv_kernel": "linear_conv_kernel_dim",
@@ -32,14 +33,27 @@ def _read_delta(file: Metadata) -> None:
             f"{file.where}ssm.inner_size is {shown(inner)}; a multiple of ssm.time_step_rank is implemented"
         )
     config["linear_value_head_dim"] = inner // heads
-    said.pop("rope.dimension_sections", None)
+    said.pop(_SECTIONS, None)
     pass_over_mtp(config)
+
+
+def _read_sections(file: Metadata) -> None:
+    """Reads how many rotary pairs belong to frames, rows and columns; files have a fourth number, which is 0."""
+    listed = file.said.pop(_SECTIONS, None)
+    if not isinstance(listed, list) or len(listed) != 4 or listed[3] != 0:
+        raise ConfigError(
+            f"{file.where}{_SECTIONS} is {shown(listed)}; it must be a list of four numbers, the last of which is 0"
+        )
+    file.rope["mrope_section"] = listed[:3]
+    file.said.pop("n_deepstack_layers", None)  # the projector file says it
 
 
 QWEN_ROWS: Mapping[str, Architecture] = MappingProxyType(
     {
         "qwen2": Architecture(model_type="qwen2"),
         "qwen3": Architecture(model_type="qwen3"),
+        "qwen2vl": Architecture(model_type="qwen2_5_vl", read_own=_read_sections),
+        "qwen3vl": Architecture(model_type="qwen3_vl", read_own=_read_sections),
         "qwen2moe": Architecture(
             model_type="qwen2_moe", model_type_with_experts="qwen2_moe", adds_up=False
         ),
