@@ -101,6 +101,7 @@ ENVIRONMENTS = (
     Environment("openai-2", "openai_sdk.py", ("openai[realtime]==2.54.0",)),
     Environment("anthropic", "anthropic_sdk.py", ("anthropic==2.14.0",)),
     Environment("open-responses", "open_responses.py", ("openresponses-types==2.4.0",)),
+    Environment("cohere", "cohere_sdk.py", ("cohere==7.3.1",)),
     Environment("ollama", "ollama_sdk.py", ("ollama==0.6.3",)),
     Environment("langchain-openai", "langchain_openai_sdk.py", ("langchain-openai==1.7.4",)),
     Environment(

@@ -5,7 +5,7 @@ The spec is read from config.json and from the files of sentence-transformers.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
@@ -51,7 +51,8 @@ class PoolingSpec:
     """Pooling of a model. With a `head` the model classifies; without, it makes embeddings.
 
     `dimensions` are the lengths to which an embedding may be shortened; empty with `is_matryoshka` means any length.
-    `default_length` is the number of tokens that the authors recommend. `prompt` is prepended to every text.
+    `default_length` is the number of tokens that the authors recommend. `prompt` is prepended to every text; `prompts`
+    are those that callers choose by name.
     """
 
     hidden_size: int
@@ -62,6 +63,7 @@ class PoolingSpec:
     default_length: int | None = None
     lowercases: bool = False
     prompt: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
     head: HeadSpec | None = None
 
     @property
@@ -87,6 +89,7 @@ def read_embedding(
         kind, normalize = _read_modules(path, hidden_size, default)
     length, lowercases = _read_length(path)
     is_matryoshka, dimensions = _read_dimensions(config, hidden_size)
+    prompt, prompts = _read_prompts(path)
     return PoolingSpec(
         hidden_size=hidden_size,
         kind=kind,
@@ -95,7 +98,8 @@ def read_embedding(
         is_matryoshka=is_matryoshka,
         default_length=length,
         lowercases=lowercases,
-        prompt=_read_prompt(path),
+        prompt=prompt,
+        prompts=prompts,
     )
 
 
@@ -208,20 +212,21 @@ def _read_length(path: Path) -> tuple[int | None, bool]:
     return None, False
 
 
-def _read_prompt(path: Path) -> str:
-    """Returns the prompt to prepend to every text, if the authors set a default prompt; otherwise ""."""
+def _read_prompts(path: Path) -> tuple[str, dict[str, str]]:
+    """Returns the prompt to prepend to every text, "" unless the authors set a default prompt; and all by name."""
     if not (path / PROMPTS).exists():
-        return ""
+        return "", {}
     fields = read_fields(path / PROMPTS)
     if fields.values.get("similarity_fn_name") not in (None, "cosine"):
         fields.refuse("similarity_fn_name", "cosine")
+    given: Mapping[str, object] = (fields.object("prompts") or Fields({}, fields.where)).values
+    prompts = {name: prompt for name, prompt in given.items() if isinstance(prompt, str)}
     if not fields.has("default_prompt_name"):
-        return ""
-    prompts: Mapping[str, object] = (fields.object("prompts") or Fields({}, fields.where)).values
+        return "", prompts
     prompt = prompts.get(fields.text("default_prompt_name"))
     if not isinstance(prompt, str):
         fields.refuse("default_prompt_name", f"one of {shown(json.dumps(sorted(prompts)))}")
-    return prompt
+    return prompt, prompts
 
 
 def _read_dimensions(config: Fields, hidden_size: int) -> tuple[bool, tuple[int, ...]]:

@@ -12,6 +12,8 @@ from weft.web.batches.batch_runner import BatchRunner
 from weft.web.batches.message_batches import message_batch_endpoints
 from weft.web.batches.openai_batches import batch_endpoints
 from weft.web.batches.stored_files import file_endpoints
+from weft.web.cohere import ENDPOINTS as COHERE
+from weft.web.cohere import POOLING as COHERE_POOLING
 from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
 from weft.web.http.connections.socket_sessions import SessionLimits
@@ -60,8 +62,9 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),
         *group("Anthropic", (*ANTHROPIC, *message_batch_endpoints(store, runner))),
         *group("Ollama", OLLAMA),
+        *group("Cohere", COHERE),
         *group("Decisions", DECISIONS),
-        *group("Embeddings and scores", POOLING),
+        *group("Embeddings and scores", (*POOLING, *COHERE_POOLING)),
         *group("Speech to text", SPEECH),
         *group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),
         *group("SageMaker", (invocations,)),

@@ -87,7 +87,8 @@ class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks of a pooling model, and settings of its embeddings.
 
     `kinds` maps each task to the kind of hidden states that it pools. `dimensions` are the allowed lengths of a
-    matryoshka model's shortened embeddings; empty means any length. `prompt` is prepended to every text.
+    matryoshka model's shortened embeddings; empty means any length. `prompt` is prepended to every text; `prompts`
+    are those that callers choose by name.
     """
 
     kinds: dict[str, PoolingKind]
@@ -98,6 +99,7 @@ class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     lowercases: bool = False
     prompt: str = ""
+    prompts: dict[str, str] = {}
     enable_chunked_processing: bool = False
     max_embed_len: int | None = None
 

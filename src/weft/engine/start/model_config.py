@@ -93,6 +93,7 @@ def to_pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | 
         labels=() if spec.head is None else spec.head.labels,
         lowercases=spec.lowercases,
         prompt=spec.prompt,
+        prompts=dict(spec.prompts),
         enable_chunked_processing=given.enable_chunked_processing,
         max_embed_len=given.max_embed_len,
     )

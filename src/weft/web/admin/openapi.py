@@ -10,7 +10,7 @@ from weft import __version__
 from weft.web.http.body import JSON
 from weft.web.http.endpoint import Access, Dialect, Endpoint
 from weft.web.http.form import FORM
-from weft.web.http.problem import AnthropicError, OllamaError, OpenAiError
+from weft.web.http.problem import AnthropicError, CohereError, OllamaError, OpenAiError
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 _WORD = re.compile(r"\w+")
@@ -19,6 +19,7 @@ _ERROR_TYPES = {
     Dialect.OPENAI: OpenAiError,
     Dialect.ANTHROPIC: AnthropicError,
     Dialect.OLLAMA: OllamaError,
+    Dialect.COHERE: CohereError,
 }
 _TEMPLATE = "#/components/schemas/{name}"
 

@@ -20,7 +20,6 @@ _API = (
 _NO_VERSIONS = (
     "versions of weights are not supported; POST /finish_weight_update serves new weights"
 )
-_COHERE = "Cohere's API is not supported"
 _NO_FAULTS = "fault tolerance is not supported; --engine-restarts starts engines that end again"
 _DERENDER = "reading token ids back as answers is not supported"
 _NO_SOURCES = "listing sources of cache events is not supported; --kv-events-config sets them"
@@ -30,9 +29,6 @@ _NO_RELEASE = "releasing the KV pool alone is not supported; use POST /sleep"
 _VLLM = (
     ("POST", "/v1/chat/completions/derender", f"{_DERENDER}; use /v1/chat/completions"),
     ("POST", "/v1/completions/derender", f"{_DERENDER}; use /detokenize"),
-    ("POST", "/v2/embed", f"{_COHERE}; use /v1/embeddings"),
-    ("POST", "/cohere/v2/chat", f"{_COHERE}; use /v1/chat/completions"),
-    ("POST", "/cohere/v2/chat/render", f"{_COHERE}; use /v1/chat/completions/render"),
     ("GET", "/kv_event_sources", _NO_SOURCES),
     ("GET", "/weight_info", _NO_VERSIONS),
     ("POST", "/update_weight_version", _NO_VERSIONS),

@@ -51,7 +51,11 @@ log = logging.getLogger("weft.web")
 # Access levels of endpoints that need no key, and answer before the model is loaded.
 _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
-_PREFIXES = ((b"/v1/messages", Dialect.ANTHROPIC), (b"/api/", Dialect.OLLAMA))
+_PREFIXES = (
+    (b"/v1/messages", Dialect.ANTHROPIC),
+    (b"/api/", Dialect.OLLAMA),
+    *((path, Dialect.COHERE) for path in (b"/cohere/", b"/v2/chat", b"/v2/embed")),
+)
 _MAX_QUERY_FIELDS = 100
 _GOING_AWAY: Final = 1001  # close code of a WebSocket
 # Maximum characters of an unknown path that are compared with known paths; takes 1 ms.

@@ -35,6 +35,7 @@ class Dialect(Enum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
+    COHERE = "cohere"
 
 
 PARTS: Final = "weft.parts"  # key in the ASGI scope's extensions: a `PartWriter`

@@ -133,6 +133,11 @@ class Problem:
                 return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id))
             case Dialect.OLLAMA:
                 return msgspec.json.encode(OllamaError(error=self.message))
+            case Dialect.COHERE:
+                # The form has no place for the field's name but the message.
+                has_name = self.parameter is None or self.parameter in self.message
+                message = self.message if has_name else f"{self.parameter}: {self.message}"
+                return msgspec.json.encode(CohereError(message=message, id=request_id))
 
 
 class OpenAiErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +175,13 @@ class OllamaError(msgspec.Struct, frozen=True, kw_only=True):
     """The body of an error response in Ollama's form."""
 
     error: str
+
+
+class CohereError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error response in Cohere's form."""
+
+    message: str
+    id: str
 
 
 def to_problem(error: BaseException, request_id: str) -> Problem:

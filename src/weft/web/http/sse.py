@@ -86,6 +86,10 @@ def error_event(body: bytes, dialect: Dialect) -> bytes:
             return b"event: error\ndata: %b\n\n" % body
         case Dialect.OLLAMA:
             return b"%b\n" % body
+        case Dialect.COHERE:
+            message = msgspec.json.decode(body)["message"]
+            end = {"finish_reason": "ERROR", "error": message}
+            return data_event({"type": "message-end", "delta": end}) + DONE
 
 
 async def write_events(exchange: Exchange, events: Events, ping_interval_s: float) -> None:

@@ -33,8 +33,21 @@ async def create_embeddings(call: ModelCall) -> Answer:
     """Compute one embedding for each input"""
     body: EmbeddingBody = call.body
     head = call.heading("embd")
-    pooler = pooler_of(call.served, "embed")
     form = number_format(body)
+    outputs = await embed(call, body)
+    if form.is_raw:
+        return await write_numbers(outputs, partial(raw_answer, head, form, outputs))
+    vectors = await write_numbers(outputs, lambda: list(map(form.to_json, outputs)))
+    return EmbeddingAnswer(
+        **asdict(head),
+        data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(vectors)],
+        usage=usage_of(outputs),
+    )
+
+
+async def embed(call: ModelCall, body: EmbeddingBody) -> list[PoolingRequestOutput]:
+    """The embedding of each input of `body`, which another API may have made of its own."""
+    pooler = pooler_of(call.served, "embed")
     prompts = await read_inputs(call, body)
     if not prompts.prompts:
         raise BadRequest("input", "input must hold at least one text")
@@ -45,17 +58,8 @@ async def create_embeddings(call: ModelCall) -> Answer:
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
     if is_cutting(pooler, params):
-        outputs = await embed_long(call, body, prompts, params, pooler)
-    else:
-        outputs = await run_all(call, body, prompts, params)
-    if form.is_raw:
-        return await write_numbers(outputs, partial(raw_answer, head, form, outputs))
-    vectors = await write_numbers(outputs, lambda: list(map(form.to_json, outputs)))
-    return EmbeddingAnswer(
-        **asdict(head),
-        data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(vectors)],
-        usage=usage_of(outputs),
-    )
+        return await embed_long(call, body, prompts, params, pooler)
+    return await run_all(call, body, prompts, params)
 
 
 @pooling_endpoint("POST /pooling", body=PoolingBody, example=_EXAMPLE, answer=PoolingAnswer)
