@@ -43,7 +43,7 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
     }
     assert declared <= found
     arithmetic = found - declared
-    # Other files may name it too: the arrays of a step, the names of GGUF, of Ollama's options and of spans, and the
+    # Other files may name it too: the arrays of a step, the names of GGUF, of Ollama's options, Cohere's API and spans, and the
     # objects of responses, which repeat what their request asked for.
     others = (
         "cpp/python/sampling.cpp",
@@ -51,6 +51,7 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
         "src/weft/model/gguf/sampling.py",
         "src/weft/schema/ollama.py",
         "src/weft/schema/response_object.py",
+        "src/weft/web/cohere/cohere_chat.py",
         "src/weft/web/ollama/options.py",
         "src/weft/web/responses/request.py",
     )

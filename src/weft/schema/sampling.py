@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from weft.core.values.params import IN_BODIES, OF_DRAWS, Parameter
+from weft.core.values.params import IN_BODIES, OF_DRAWS, PENALTIES, Parameter
 from weft.core.values.types import StructuredOutputsParams
 
 
@@ -50,9 +50,11 @@ def _struct_of(name: str, parameters: Iterable[Parameter]) -> Any:
 if TYPE_CHECKING:
     DrawFields = msgspec.Struct
     ParameterFields = msgspec.Struct
+    PenaltyFields = msgspec.Struct
 else:
     DrawFields = _struct_of("DrawFields", OF_DRAWS)
     ParameterFields = _struct_of("ParameterFields", IN_BODIES)
+    PenaltyFields = _struct_of("PenaltyFields", PENALTIES)
 
 
 class SamplingFields(ParameterFields, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.schema.sampling import PenaltyFields
+
 # -- requests -----------------------------------------------------------------------------------
 
 
@@ -80,7 +82,7 @@ class CohereThinking(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int | None = None
 
 
-class CohereChatBody(msgspec.Struct, frozen=True, kw_only=True):
+class CohereChatBody(PenaltyFields, frozen=True, kw_only=True):
     """The body of /cohere/v2/chat. The last two fields are vLLM's."""
 
     model: str
@@ -97,8 +99,6 @@ class CohereChatBody(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     k: int | None = None
     p: float | None = None
     logprobs: bool | None = None

@@ -9,6 +9,7 @@ from weft.core.aio.scores import write_scores
 from weft.core.errors import BadRequest
 from weft.core.values.kv_transfer import to_extra_args
 from weft.core.values.logprobs import num_scores
+from weft.core.values.params import IN_BODIES
 from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.schema.tokens import TokensBody
 from weft.web.chat.run import prepare_turn, run_turn
@@ -24,7 +25,8 @@ from weft.web.inference.rendered import refuse_media, to_tokens_body
 
 # This API's names of parameters, by the engine's names in error messages.
 _NAMES = {"top_k": "k", "top_p": "p", "stop": "stop_sequences", "json": "response_format"}
-_SAME = ("temperature", "seed", "frequency_penalty", "presence_penalty")
+# Parameters that have the same name in this API.
+_SAME = tuple(p.name for p in IN_BODIES if p.name in CohereChatBody.__struct_fields__)
 _EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
 _NO_CITATIONS = ("OFF", "DISABLED")
 
