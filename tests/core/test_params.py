@@ -43,8 +43,8 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
     }
     assert declared <= found
     arithmetic = found - declared
-    # Other files may name it too: the arrays of a step, the names of GGUF, of Ollama's options, Cohere's API and spans, and the
-    # objects of responses, which repeat what their request asked for.
+    # Other files may name it too: the arrays of a step, the names of GGUF, of Ollama's options, Cohere's API
+    # and spans, and the objects of responses, which repeat what their request asked for.
     others = (
         "cpp/python/sampling.cpp",
         "src/weft/core/observe/genai_names.py",

@@ -44,9 +44,9 @@ NUMBERS = tuple(p for p in PARAMETERS.values() if p.kind is float)
 INTEGERS = tuple(p for p in PARAMETERS.values() if p.kind is int and p.param.high is not None)
 # Parameters that restrict the tokens that may be sampled, each with the value that has no effect.
 WIDE = MappingProxyType({p.name: p.default for p in PARAMETERS.values() if p.param.narrows})
-# Parameters of the random choice of a token, without those that exclude single tokens.
 # Numbers that may be negative: those that are subtracted from the logits of tokens that were there before.
 PENALTIES = tuple(p for p in NUMBERS if p.param.low is not None and p.param.low < 0)
+# Parameters of the random choice of a token, without those that exclude single tokens.
 OF_DRAWS = (*NUMBERS, PARAMETERS["top_k"], PARAMETERS["seed"])
 IN_BODIES = tuple(p for p in PARAMETERS.values() if p.param.body is Carried.SAME)
 # Parameters that generation_config.json may set, by name.
