@@ -35,7 +35,7 @@ from weft.web.http.body import (
 )
 from weft.web.http.choices import has_several_choices, send_choices
 from weft.web.http.connections.sockets import Socket
-from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
+from weft.web.http.endpoint import PREFIXES, Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.form import FORM, decode_form
 from weft.web.http.gate import Gate
@@ -51,11 +51,6 @@ log = logging.getLogger("weft.web")
 # Access levels of endpoints that need no key, and answer before the model is loaded.
 _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
-_PREFIXES = (
-    (b"/v1/messages", Dialect.ANTHROPIC),
-    (b"/api/", Dialect.OLLAMA),
-    *((path, Dialect.COHERE) for path in (b"/cohere/", b"/v2/chat", b"/v2/embed")),
-)
 _MAX_QUERY_FIELDS = 100
 _GOING_AWAY: Final = 1001  # close code of a WebSocket
 # Maximum characters of an unknown path that are compared with known paths; takes 1 ms.
@@ -129,7 +124,7 @@ class Router:
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Returns the dialect of error objects for a path that has no endpoint."""
-    for start, kind in _PREFIXES:
+    for start, kind in PREFIXES:
         if raw_path.startswith(start):
             return kind
     return Dialect.OPENAI

@@ -38,6 +38,14 @@ class Dialect(Enum):
     COHERE = "cohere"
 
 
+# How paths begin whose dialect is not OpenAI's, for errors before an endpoint is found.
+PREFIXES: Final = (
+    (b"/v1/messages", Dialect.ANTHROPIC),
+    (b"/api/", Dialect.OLLAMA),
+    *((path, Dialect.COHERE) for path in (b"/cohere/", b"/v2/chat", b"/v2/embed")),
+)
+
+
 PARTS: Final = "weft.parts"  # key in the ASGI scope's extensions: a `PartWriter`
 
 
