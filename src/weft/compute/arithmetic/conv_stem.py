@@ -8,20 +8,19 @@ from weft.compute.arithmetic.activations import activate
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import TowerInputs
 from weft.model.switches import Activation
-from weft.model.towers.spec import STEM_WIDTH, Grid, TowerSpec
+from weft.model.towers.spec import STEM_WIDTH, Grid
 
 
 def enter_stem(
-    spec: TowerSpec,
     inputs: TowerInputs,
     positions: FloatArray,
     project: Callable[[str, FloatArray], FloatArray],
 ) -> tuple[FloatArray, Sequence[Grid]]:
     """Returns the rows of the first layer, and their grids; `project` computes a projection by its name."""
-    sizes = [rows for _, rows, _ in inputs.grids]
+    sizes = [columns for _, columns, _ in inputs.grids]
     parts = np.split(inputs.patches, np.cumsum(sizes)[:-1])
     rows = [_enter(part, positions, project) for part in parts]
-    grids = [(1, spec.num_positions, 1)] * len(rows)
+    grids = [(1, columns // 2, 1) for columns in sizes]
     return np.concatenate(rows), grids
 
 
@@ -29,8 +28,9 @@ def _enter(
     columns: FloatArray, positions: FloatArray, project: Callable[[str, FloatArray], FloatArray]
 ) -> FloatArray:
     rows = activate(Activation.GELU, project("patch", neighbours(columns, 1)))
-    rows = activate(Activation.GELU, project("half", neighbours(rows, 2)))
-    return rows + positions
+    num_rows = len(columns) // 2
+    seen = neighbours(rows, 2)[:num_rows]
+    return activate(Activation.GELU, project("half", seen)) + positions[:num_rows]
 
 
 def neighbours(rows: FloatArray, step: int) -> FloatArray:

@@ -19,6 +19,13 @@ def places(grid: Grid, merge: int) -> Index:
     return index.transpose(1, 3, 2, 4, 0).reshape(-1, 2)
 
 
+def rotary_places(spec: TowerSpec, grid: Grid) -> Index:
+    """Returns row and column of each patch of one frame for rotary embeddings, [patches, 2]: zeros without them."""
+    if spec.rope is TowerRope.NONE:
+        return np.zeros((grid[1] * grid[2], 2), np.intp)
+    return places(grid, spec.merge)
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Segments of patches that attend to each other: `order` lists the patches segment by segment."""

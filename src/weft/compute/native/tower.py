@@ -9,8 +9,8 @@ from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     frames,
     learned_positions,
-    places,
     rotary_pairs,
+    rotary_places,
     windows,
 )
 from weft.compute.native import _core
@@ -71,7 +71,7 @@ class NativeTower:
                 deep[run.deepstack] = self._project(f"deep.{run.deepstack}", joined)
         if spec.projector is Projector.CROSS:
             return np.concatenate([self._project(name, rows) for name in spec.cross_names], axis=1)
-        tokens = self._project("merger", self._joined(rows[back]))
+        tokens = self._project("merger", self._joined(rows[back], grids))
         return np.concatenate([tokens, *(deep[level] for level in sorted(deep))], axis=1)
 
     def _entering(self, inputs: TowerInputs) -> tuple[FloatArray, Sequence[Grid]]:
@@ -79,7 +79,7 @@ class NativeTower:
         spec = self._spec
         if spec.has_conv_stem:
             assert self._positions is not None, "towers of sounds have positions"
-            return enter_stem(spec, inputs, self._positions, self._project)
+            return enter_stem(inputs, self._positions, self._project)
         rows = self._project("patch", inputs.patches)
         if self._positions is not None:
             for grid, part in zip(inputs.grids, _split(rows, inputs.grids), strict=True):
@@ -88,10 +88,13 @@ class NativeTower:
                     frame += of_frame
         return rows, inputs.grids
 
-    def _joined(self, rows: FloatArray) -> FloatArray:
+    def _joined(self, rows: FloatArray, grids: Sequence[Grid]) -> FloatArray:
         spec = self._spec
+        if spec.has_conv_stem:  # rows that fill no token are dropped
+            each = [part[: len(part) - len(part) % spec.merge] for part in _split(rows, grids)]
+            rows = np.concatenate(each)
         if spec.projector is Projector.POOL:
-            mean: FloatArray = rows.reshape(-1, spec.merge**2, spec.hidden_size).mean(axis=1)
+            mean: FloatArray = rows.reshape(-1, spec.num_joined, spec.hidden_size).mean(axis=1)
             return mean
         return rows.reshape(-1, spec.joined_size)
 
@@ -188,7 +191,7 @@ def _rows_of(spec: TowerSpec, grids: Sequence[Grid]) -> _Rows:
         full = frames(grid)
         parts = full if spec.window is None else windows(grid, spec.merge, spec.window)
         at = np.zeros((len(full.order), 3), np.int32)
-        at[:, 1:] = np.tile(places(grid, spec.merge), (grid[0], 1))
+        at[:, 1:] = np.tile(rotary_places(spec, grid), (grid[0], 1))
         orders.append(begin + parts.order)
         positions.append(at[parts.order])
         cut.append(parts.lengths)

@@ -75,14 +75,22 @@ def check_inputs(spec: TowerSpec, inputs: TowerInputs) -> None:
 
 
 def _check_grid(spec: TowerSpec, grid: Grid) -> None:
+    if spec.has_conv_stem:
+        _check_sound(spec, grid)
+        return
     if min(grid) < 1 or grid[1] % spec.merge or grid[2] % spec.merge:
         raise ValueError(
             f"grids must have rows and columns in multiples of {spec.merge}; one is {list(grid)}"
         )
-    if spec.has_conv_stem and tuple(grid) != (1, 2 * spec.num_positions, 1):
-        raise ValueError(f"grids must have {2 * spec.num_positions} columns; one is {list(grid)}")
-    if spec.has_conv_stem:
-        return
     side = spec.num_positions
     if side and spec.resampling is Resampling.EXACT and grid[1:] != (side, side):
         raise ValueError(f"grids must have {side} rows and columns; one is {list(grid)}")
+
+
+def _check_sound(spec: TowerSpec, grid: Grid) -> None:
+    most = 2 * spec.num_positions
+    least = 2 * spec.merge if spec.has_short_sounds else most
+    frames, columns, width = grid
+    if (frames, width) != (1, 1) or not least <= columns <= most:
+        allowed = f"{least} to {most}" if least < most else f"{most}"
+        raise ValueError(f"grids must have {allowed} columns; one is {list(grid)}")

@@ -11,8 +11,8 @@ from weft.compute.arithmetic.tower_grids import (
     Segments,
     frames,
     learned_positions,
-    places,
     rotary_pairs,
+    rotary_places,
     windows,
 )
 from weft.compute.protocols.runner import FloatArray
@@ -82,7 +82,7 @@ class ReferenceTower:
         if spec.has_conv_stem:
             assert self._positions is not None, "towers of sounds have positions"
             inputs = TowerInputs(patches, [grid])
-            rows, [grid] = enter_stem(spec, inputs, self._positions, self._project)
+            rows, [grid] = enter_stem(inputs, self._positions, self._project)
             count = len(rows)
         else:
             rows = self._project("patch", patches)
@@ -90,7 +90,7 @@ class ReferenceTower:
                 rows += np.tile(learned_positions(spec, self._positions, grid), (grid[0], 1))
         if self._first_norm is not None:
             rows = self._first_norm(rows)
-        at = np.tile(places(grid, spec.merge), (grid[0], 1))
+        at = np.tile(rotary_places(spec, grid), (grid[0], 1))
         turns = self._turns(at.astype(np.int32)) if len(self._axes) else None
         whole = frames(grid)
         parts = whole if spec.window is None else windows(grid, spec.merge, spec.window)
@@ -102,7 +102,7 @@ class ReferenceTower:
             if run.deepstack is not None:
                 joined = rows[:count].reshape(-1, spec.joined_size)
                 deep.append((run.deepstack, self._projections[f"deep.{run.deepstack}"](joined)))
-        rows = rows[:count]
+        rows = rows[: count - count % spec.num_joined]
         if self._last_norm is not None:
             rows = self._last_norm(rows)
         levels = [level for _, level in sorted(deep, key=lambda one: one[0])]
@@ -116,7 +116,7 @@ class ReferenceTower:
         if spec.projector is Projector.CROSS:
             return [self._project(name, rows) for name in spec.cross_names]
         if spec.projector is Projector.POOL:
-            joined = rows.reshape(-1, spec.merge**2, spec.hidden_size).mean(axis=1)
+            joined = rows.reshape(-1, spec.num_joined, spec.hidden_size).mean(axis=1)
         else:
             joined = rows.reshape(-1, spec.joined_size)
         return [self._project("merger", joined)]

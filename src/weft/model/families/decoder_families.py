@@ -22,6 +22,7 @@ from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
 from weft.model.families.lineages.siglip import IDEFICS_FAMILIES
+from weft.model.families.lineages.sounds import SOUND_FAMILIES
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -40,5 +41,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         **QWEN_VL_FAMILIES,
         **IDEFICS_FAMILIES,
         **PIXTRAL_FAMILIES,
+        **SOUND_FAMILIES,
     }
 )

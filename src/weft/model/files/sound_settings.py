@@ -10,6 +10,7 @@ from weft.model.card import SoundCard
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields
 from weft.model.picture_settings import PREPROCESSOR
 from weft.model.spec import ModelSpec
+from weft.model.towers.spec import Projector
 
 _TOKENIZER = "tokenizer.json"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -24,7 +25,7 @@ def read_sound_card(
 ) -> SoundCard | None:
     """Returns the facts of a model with a tower of sounds; None for one without."""
     tower = spec.tower
-    if tower is None or not tower.has_conv_stem:
+    if tower is None or tower.projector is not Projector.CROSS:
         return None
     num_columns = 2 * tower.num_positions
     if (directory / PREPROCESSOR).exists():

@@ -43,7 +43,7 @@ class Projector(StrEnum):
 
     MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
     patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its
-    RMS norm, and one linear layer. CROSS: two linear layers for each layer of the decoder, which make the keys and
+    norm, and one linear layer. CROSS: two linear layers for each layer of the decoder, which make the keys and
     values of its cross-attention; the decoder has no row for them.
     """
 
@@ -104,7 +104,9 @@ class TowerSpec:
 
     With `has_conv_stem` the tower takes sounds. A patch is a column of the spectrogram, whose channels are its mels,
     and a grid is [1, columns, 1]. Two convolutions over three neighbours each, with a GELU behind it, make rows of
-    patches; the second one takes every second column. `num_positions` is then the number of rows.
+    patches; the second one takes every second column. `num_positions` is then the number of rows, and a token joins
+    `merge` rows that follow each other. With `has_short_sounds` a grid may have fewer columns. If their number is odd,
+    no row is made of the last column: only the column before it sees it. Rows that fill no token are dropped at the end.
     """
 
     patch_size: int
@@ -128,6 +130,7 @@ class TowerSpec:
     full_layers: tuple[int, ...] = ()
     merge: int
     projector: Projector
+    pool_norm: Norm = Norm.RMS  # of POOL
     projector_inner: int = 0  # outputs of the first of two linear layers, of MLP
     has_projector_norm: bool = True  # of MLP
     has_projector_bias: bool = True
@@ -140,6 +143,7 @@ class TowerSpec:
     start_token_id: int | None = None
     end_token_id: int | None = None
     has_conv_stem: bool = False
+    has_short_sounds: bool = False
     num_cross_layers: int = 0  # of the decoder, for CROSS
 
     @property
@@ -158,9 +162,14 @@ class TowerSpec:
         return self.num_channels * self.temporal_patch_size * self.patch_size**2
 
     @property
+    def num_joined(self) -> int:
+        """Number of patches that one token joins."""
+        return self.merge if self.has_conv_stem else self.merge**2
+
+    @property
     def joined_size(self) -> int:
         """Number of elements of the patches that one token joins."""
-        return self.hidden_size * self.merge**2
+        return self.hidden_size * self.num_joined
 
     @property
     def row_size(self) -> int:
@@ -224,7 +233,7 @@ class TowerSpec:
                     name="merger",
                     input=self.hidden_size,
                     output=self.output_size,
-                    norm=Norm.RMS,
+                    norm=self.pool_norm,
                     norm_size=self.hidden_size,
                     norm_eps=self.projector_eps,
                 )
@@ -264,4 +273,6 @@ class TowerSpec:
 
     def num_tokens(self, grids: Sequence[Grid]) -> int:
         """Returns the number of output rows of an item with these grids."""
+        if self.has_conv_stem:
+            return sum(columns // 2 // self.merge for _, columns, _ in grids)
         return sum(t * (h // self.merge) * (w // self.merge) for t, h, w in grids)

@@ -1,12 +1,14 @@
 """GPT-2, OPT and Whisper: layer norms, and an MLP without a gate. Whisper has an encoder of sounds, too."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from weft.model.families.encoder_families import GPT2_KEYS, read_activation
+from weft.model.families.encoder_families import GPT2_KEYS
 from weft.model.families.family import Family
+from weft.model.families.lineages.sounds import SOUND_EPS, SOUND_NAMES, read_sounds
 from weft.model.families.names import GPT2, OPT, WHISPER
-from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
+from weft.model.families.tower import TowerRow, read_num_layers
 from weft.model.fields import Fields
 from weft.model.switches import Norm
 from weft.model.towers.spec import Projector, TowerSpec
@@ -26,7 +28,6 @@ _GPT2 = {
     "tie_word_embeddings": True,
 }
 
-_WHISPER_EPS = 1e-5
 _WHISPER: Mapping[str, object] = {
     "activation_function": "gelu",
     "d_model": 384,
@@ -52,23 +53,11 @@ _WHISPER_KEYS = {
 
 
 def _read_whisper(top: Fields, _: Fields, hidden_size: int) -> TowerSpec:
-    fields = Fields({**_WHISPER, **top.values}, top.where)
-    return TowerSpec(
-        patch_size=1,
-        num_channels=fields.integer("num_mel_bins", high=1024),
-        hidden_size=hidden_size,
-        intermediate_size=read_width(fields, "encoder_ffn_dim"),
-        num_layers=read_num_layers(fields, "encoder_layers"),
-        num_heads=read_heads(fields, "encoder_attention_heads", hidden_size, unit=1),
-        norm_eps=_WHISPER_EPS,
-        activation=read_activation(fields, "activation_function"),
-        has_last_norm=True,
-        num_positions=fields.integer("max_source_positions", high=2**16),
-        has_conv_stem=True,
-        merge=1,
+    fields = Fields({**_WHISPER, **top.values, "d_model": hidden_size}, top.where)
+    return replace(
+        read_sounds(fields),
         projector=Projector.CROSS,
         num_cross_layers=read_num_layers(fields, "decoder_layers"),
-        output_size=hidden_size,
     )
 
 
@@ -76,18 +65,7 @@ _WHISPER_TOWER = TowerRow(
     read=_read_whisper,
     section=None,
     names={
-        "project.patch.down": "@conv1",
-        "project.half.down": "@conv2",
-        "positions": "@embed_positions",
-        "layer": "@layers.{}.",
-        "q": "self_attn.q_proj",
-        "k": "self_attn.k_proj",
-        "v": "self_attn.v_proj",
-        "o": "self_attn.out_proj",
-        "attention_norm_before": "self_attn_layer_norm",
-        "mlp_norm_before": "final_layer_norm",
-        "up": "fc1",
-        "down": "fc2",
+        **SOUND_NAMES,
         "norm": "@layer_norm",
         "project.keys.down": "decoder.layers.{}.encoder_attn.k_proj",
         "project.values.down": "decoder.layers.{}.encoder_attn.v_proj",
@@ -130,7 +108,7 @@ GPT_FAMILIES: Mapping[str, Family] = MappingProxyType(
             defaults={
                 **{_WHISPER_KEYS[key]: _WHISPER[key] for key in _WHISPER_KEYS},
                 "vocab_size": _WHISPER["vocab_size"],
-                "layer_norm_eps": _WHISPER_EPS,
+                "layer_norm_eps": SOUND_EPS,
                 "tie_word_embeddings": True,
             },
             aliases=_WHISPER_KEYS,

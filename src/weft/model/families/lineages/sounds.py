@@ -1,0 +1,162 @@
+"""Encoders of sounds, of Whisper's kind; and family rows of Qwen2-Audio and Voxtral, text models that hear."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from weft.model.families.encoder_families import read_activation
+from weft.model.families.family import Family
+from weft.model.families.lineages.llama import LLAMA_FAMILIES
+from weft.model.families.lineages.qwen import QWEN_FAMILIES
+from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
+from weft.model.fields import Fields
+from weft.model.switches import Norm
+from weft.model.towers.spec import Projector, TowerSpec
+
+SOUND_EPS = 1e-5
+_ENCODER: Mapping[str, object] = {
+    "activation_function": "gelu",
+    "d_model": 1280,
+    "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120,
+    "encoder_layers": 32,
+    "max_source_positions": 1500,
+    "num_mel_bins": 128,
+}
+# Voxtral's names of keys, with Whisper's.
+_VOXTRAL_KEYS = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "intermediate_size": "encoder_ffn_dim",
+    "num_hidden_layers": "encoder_layers",
+}
+SOUND_NAMES = {
+    "project.patch.down": "@conv1",
+    "project.half.down": "@conv2",
+    "positions": "@embed_positions",
+    "layer": "@layers.{}.",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.out_proj",
+    "attention_norm_before": "self_attn_layer_norm",
+    "mlp_norm_before": "final_layer_norm",
+    "up": "fc1",
+    "down": "fc2",
+}
+
+
+def read_sounds(fields: Fields) -> TowerSpec:
+    """Returns an encoder with Whisper's keys, each row of which goes to the decoder as it is."""
+    hidden = read_width(fields, "d_model")
+    return TowerSpec(
+        patch_size=1,
+        num_channels=fields.integer("num_mel_bins", high=1024),
+        hidden_size=hidden,
+        intermediate_size=read_width(fields, "encoder_ffn_dim"),
+        num_layers=read_num_layers(fields, "encoder_layers"),
+        num_heads=read_heads(fields, "encoder_attention_heads", hidden, unit=1),
+        norm_eps=SOUND_EPS,
+        activation=read_activation(fields, "activation_function"),
+        has_last_norm=True,
+        num_positions=fields.integer("max_source_positions", high=2**16),
+        has_conv_stem=True,
+        merge=1,
+        projector=Projector.SHUFFLE,
+        output_size=hidden,
+    )
+
+
+def _read_qwen2(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
+    key = "audio_token_index" if top.has("audio_token_index") else "audio_token_id"
+    return replace(
+        read_sounds(Fields({**_ENCODER, **audio.values}, audio.where)),
+        has_short_sounds=True,
+        has_last_norm=False,
+        merge=2,
+        projector=Projector.POOL,
+        pool_norm=Norm.LAYER,
+        projector_eps=SOUND_EPS,
+        output_size=hidden_size,
+        image_token_id=top.integer_or(key, 151646, low=0),
+    )
+
+
+def _read_voxtral(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
+    given = {_VOXTRAL_KEYS.get(key, key): value for key, value in audio.values.items()}
+    spec = read_sounds(Fields({**_ENCODER, **given}, audio.where))
+    merge, rest = divmod(spec.intermediate_size, spec.hidden_size)
+    if rest or not merge or spec.num_positions % merge:
+        audio.refuse(
+            "intermediate_size",
+            f"hidden_size ({spec.hidden_size}) times a divisor of max_source_positions ({spec.num_positions})",
+        )
+    top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
+    return replace(
+        spec,
+        merge=merge,
+        projector=Projector.MLP,
+        projector_inner=hidden_size,
+        projector_activation=read_activation(top, "projector_hidden_act"),
+        has_projector_norm=False,
+        has_projector_bias=False,
+        output_size=hidden_size,
+        image_token_id=top.integer_or("audio_token_id", 24, low=0),
+    )
+
+
+_QWEN2_TOWER = TowerRow(
+    read=_read_qwen2,
+    section="audio_config",
+    names={
+        **SOUND_NAMES,
+        "project.merger.norm": "@layer_norm",
+        "project.merger.down": "multi_modal_projector.linear",
+    },
+    towers=("audio_tower.",),
+    others=("multi_modal_projector.",),
+    unbiased=frozenset({"k"}),
+)
+_VOXTRAL_TOWER = replace(
+    _QWEN2_TOWER,
+    read=_read_voxtral,
+    names={
+        **SOUND_NAMES,
+        "norm": "@layer_norm",
+        "project.merger.up": "multi_modal_projector.linear_1",
+        "project.merger.down": "multi_modal_projector.linear_2",
+    },
+)
+_PREFIXES = ("language_model.model.", "model.language_model.")
+
+SOUND_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "qwen2_audio": replace(
+            QWEN_FAMILIES["qwen2"],
+            architecture="Qwen2AudioForConditionalGeneration",
+            prefixes=_PREFIXES,
+            text_types=("qwen2",),
+            tower=_QWEN2_TOWER,
+        ),
+        "voxtral": replace(
+            LLAMA_FAMILIES["llama"],
+            architecture="VoxtralForConditionalGeneration",
+            defaults={
+                **LLAMA_FAMILIES["llama"].defaults,
+                "vocab_size": 131072,
+                "hidden_size": 3072,
+                "intermediate_size": 8192,
+                "num_hidden_layers": 30,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "max_position_embeddings": 131072,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 100_000_000.0,
+                "head_dim": 128,
+            },
+            prefixes=_PREFIXES,
+            text_types=("llama",),
+            tower=_VOXTRAL_TOWER,
+        ),
+    }
+)
