@@ -1,4 +1,4 @@
-"""Sound in chats through our servers to vLLM's engine: every way in, and what is refused."""
+"""Sound in chats through our servers, to vLLM's engine and to our own: every way in, and what is refused."""
 
 import base64
 import json
@@ -6,6 +6,7 @@ import json
 import grpc
 import pytest
 
+from tests.cli.running import running
 from tests.doubles.whisper import sound
 from tests.vllm.qwen_audio import AUDIO_TOKEN_ID, TOKENS_A_SECOND, write_qwen_audio
 from tests.vllm.served import fetched, refused, serving
@@ -13,11 +14,16 @@ from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
-pytestmark = pytest.mark.vllm
-
 ASKED = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
 CHAT = "/v1/chat/completions"
 MOST_SECONDS = 60  # by the server's variable
+VLLM = pytest.param("vllm", marks=pytest.mark.vllm)
+
+
+@pytest.fixture(scope="module", params=[VLLM, pytest.param("own", marks=pytest.mark.slow)])
+def engine(request):
+    """The engine behind the server."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +42,17 @@ def sounds(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint, sounds):
+def server(engine, checkpoint, sounds):
     """Which reads files of that directory."""
     flags = (
         "--allowed-local-media-path", str(sounds), "-c", "1024", "--served-model-name", "hears",
         "--limit-mm-per-prompt", '{"audio": 2}',
     )  # fmt: skip
     limit = {"VLLM_MAX_AUDIO_DECODE_DURATION_S": str(MOST_SECONDS)}
-    with serving(checkpoint, *flags, **limit) as started:
+    start = running(str(checkpoint), *flags)
+    if engine == "vllm":
+        start = serving(checkpoint, *flags, **limit)
+    with start as started:
         yield started
 
 
@@ -147,6 +156,7 @@ def tensor(array, dtype) -> pb.TensorData:
     return pb.TensorData(shape=array.shape, dtype=dtype, inline=array.tobytes())
 
 
+@pytest.mark.parametrize("engine", [VLLM], indirect=True)
 async def test_grpc_takes_tensors(server, expected, checkpoint):
     """What the model's own processor makes gives the same tokens; what it would not make is refused."""
     import numpy as np
@@ -189,20 +199,24 @@ async def test_grpc_takes_tensors(server, expected, checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "words", "own_words"),
     [
-        (sound(1.0)[:30], "not in a known format"),
-        (b"no sound at all", "audio: Invalid or corrupted"),
-        (sound(MOST_SECONDS + 1), "audio: Audio exceeds maximum allowed duration"),
-        (sound(0.001), "too short"),
+        (sound(1.0)[:30], "not in a known format", "no samples"),
+        (b"no sound at all", "audio: Invalid or corrupted", "audio: this is not a WAV"),
+        (
+            sound(MOST_SECONDS + 1),
+            "audio: Audio exceeds maximum allowed duration",
+            "audio: the 61 seconds of the recording exceed the maximum allowed duration of 30 seconds",
+        ),
+        (sound(0.001), "too short", "too short"),
     ],
     ids=["cut", "bytes", "long", "short"],
 )
-def test_what_cannot_be_heard_is_refused(server, data, words):
+def test_what_cannot_be_heard_is_refused(server, engine, data, words, own_words):
     """As any wrong field is, with the reason."""
     code, error = refused(server, CHAT, asking(in_body(base64.b64encode(data).decode())))
     assert (code, error["type"]) == (400, "invalid_request_error")
-    assert words in error["message"]
+    assert (words if engine == "vllm" else own_words) in error["message"]
 
 
 @pytest.mark.parametrize(

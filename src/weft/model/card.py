@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.values.media import SpeechTokens
-from weft.core.values.pictures import PictureSettings, PictureTokens
+from weft.core.values.pictures import ItemSettings, PictureTokens
 from weft.model.pooling import PoolingSpec
 
 
@@ -29,9 +29,12 @@ class AdapterBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureCard:
-    """Facts of a model that takes pictures: their processing, their tokens, and the vision tower's output rows."""
+    """Facts of a model that takes pictures: their processing, their tokens, and the vision tower's output rows.
 
-    settings: PictureSettings
+    A model that takes sounds in prompts has such a card, too.
+    """
+
+    settings: ItemSettings
     tokens: PictureTokens
     hidden_size: int
     row_size: int

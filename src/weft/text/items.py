@@ -1,9 +1,10 @@
 """Places prepared items in a prompt: each anchor becomes the tokens of its item."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import BadRequest
-from weft.core.values.pictures import PictureTokens, PlacedItem, PreparedItem
+from weft.core.values.media import Modality
+from weft.core.values.pictures import PlacedItem, PreparedItem
 from weft.text.tokenizer import Tokenizer
 
 _MAX_NEWLINES = 32
@@ -12,45 +13,63 @@ _MAX_NEWLINES = 32
 def place_items(
     token_ids: list[int],
     items: Sequence[PreparedItem],
-    tokens: PictureTokens,
+    anchors: Mapping[Modality, int],
     tokenizer: Tokenizer | None,
 ) -> tuple[list[int], list[PlacedItem]]:
-    """Returns the prompt's tokens with those of the items, and where the items are. `BadRequest` unless there is one
-    anchor for each item.
+    """Returns the prompt's tokens with those of the items, and where the items are.
+
+    Items of a modality are in the order of their anchors. Raises `BadRequest` unless there is one anchor for each item.
     """
-    num_anchors = token_ids.count(tokens.anchor)
-    if num_anchors != len(items):
-        raise BadRequest(
-            "prompt",
-            f"the prompt has {num_anchors} placeholder tokens {tokens.anchor}, one for each image, but {len(items)} "
-            "of these are given",
-        )
+    left = {
+        anchor: _items_of(modality, anchor, token_ids, items)
+        for modality, anchor in anchors.items()
+    }
     whole: list[int] = []
     placed: list[PlacedItem] = []
     done = 0
-    for item in items:
-        anchor = token_ids.index(tokens.anchor, done)
-        _join(whole, token_ids[done:anchor], tokenizer)
-        done = anchor + 1
-        first, num_tokens = item.runs[0][0], len(item.token_ids)
-        num_before = len(whole)
-        _join(whole, item.token_ids, tokenizer)
-        # Joined newlines may have become fewer tokens.
-        shift = len(whole) - num_before - num_tokens
-        start = num_before + first + shift
-        last, length = item.runs[-1]
-        placed.append(
-            PlacedItem(
-                start=start,
-                num_tokens=last + length - first,
-                modality=item.modality,
-                hash=item.hash,
-                runs=[(begin - first, length) for begin, length in item.runs],
-                tiles=item.tiles,
-            )
-        )
+    for place, token_id in enumerate(token_ids):
+        if token_id not in left:
+            continue
+        item = next(left[token_id])
+        _join(whole, token_ids[done:place], tokenizer)
+        done = place + 1
+        placed.append(_append(whole, item, tokenizer))
     _join(whole, token_ids[done:], tokenizer)
     return whole, placed
+
+
+def _items_of(
+    modality: Modality, anchor: int, token_ids: list[int], items: Sequence[PreparedItem]
+) -> Iterator[PreparedItem]:
+    """Returns the items of a modality, as many as there are anchors."""
+    found = [item for item in items if item.modality == modality]
+    num_anchors = token_ids.count(anchor)
+    if num_anchors != len(found):
+        raise BadRequest(
+            "prompt",
+            f"the prompt has {num_anchors} placeholder tokens {anchor}, one for each {modality}, but {len(found)} "
+            "of these are given",
+        )
+    return iter(found)
+
+
+def _append(whole: list[int], item: PreparedItem, tokenizer: Tokenizer | None) -> PlacedItem:
+    """Appends the tokens of an item to the prompt."""
+    first, num_tokens = item.runs[0][0], len(item.token_ids)
+    num_before = len(whole)
+    _join(whole, item.token_ids, tokenizer)
+    # Joined newlines may have become fewer tokens.
+    shift = len(whole) - num_before - num_tokens
+    last, length = item.runs[-1]
+    return PlacedItem(
+        start=num_before + first + shift,
+        num_tokens=last + length - first,
+        modality=item.modality,
+        hash=item.hash,
+        runs=[(begin - first, length) for begin, length in item.runs],
+        tiles=item.tiles,
+        columns=item.columns,
+    )
 
 
 def _join(left: list[int], right: list[int], tokenizer: Tokenizer | None) -> None:

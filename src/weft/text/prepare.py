@@ -194,8 +194,8 @@ class InputProcessor:
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         items: list[PlacedItem] = []
         if self._pictures is not None:
-            tokens = self._pictures.tokens
-            token_ids, items = place_items(token_ids, prepared, tokens, self._tokenizer)
+            anchors = self._pictures.anchors
+            token_ids, items = place_items(token_ids, prepared, anchors, self._tokenizer)
         validate_prompt(token_ids, self._limits)
         if self._media is not None or prompt.media is not None:
             self._check_media_tokens(token_ids, prompt)

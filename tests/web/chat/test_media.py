@@ -204,7 +204,7 @@ async def test_images_of_responses_are_those_of_chat():
     part = {"type": "input_image", "image_url": URL, "detail": "auto"}
     given = [{"role": "user", "content": [part]}]
     read = partial(read_input, given, find_item=lambda _: None)
-    conversation = await read(takes_images=True)
+    conversation = await read(takes_media=True)
     assert conversation.items[0]["content"] == [part]
     (shown,) = conversation.messages[0]["content"]
     assert shown == {"type": "image_url", "image_url": {"url": URL, "detail": "auto"}}

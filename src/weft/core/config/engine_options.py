@@ -347,7 +347,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     limit_mm_per_prompt: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Maximum number of pictures per prompt, as JSON such as {"image": 4}. '
+            'Maximum number of pictures, or of sounds, per prompt, as JSON such as {"image": 4} or {"audio": 1}. '
             f"Default: {DEFAULT_MAX_IMAGES}.",
             "Model",
             is_json=True,

@@ -13,6 +13,8 @@ from weft.core.values.unicode import check_text
 
 Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
+# Words for an item of each modality, in messages.
+WORDS: dict[Modality, str] = {"image": "picture", "video": "video", "audio": "sound"}
 
 MAX_UUID_CHARS = 256
 MAX_BYTES = 64 * 2**20  # of all items of a prompt together, encoded
@@ -143,6 +145,11 @@ class SpeechRules(msgspec.Struct, frozen=True, kw_only=True):
 def takes(modality: Modality, config: MediaConfig | None) -> bool:
     """True if an engine with this config accepts items of the modality."""
     return config is not None and config.max_items.get(modality, 0) > 0
+
+
+def takes_any(config: MediaConfig | None) -> bool:
+    """True if an engine with this config accepts items of any modality."""
+    return any(takes(modality, config) for modality in MODALITIES)
 
 
 def owned(media: Media, owner: Owner | None, cache_salt: str | None) -> Media:

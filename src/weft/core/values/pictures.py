@@ -105,6 +105,23 @@ class NativeTiles(msgspec.Struct, frozen=True, kw_only=True, tag="native_tiles")
 PictureSettings = NativeSize | Squares | Tiles | Lines | NativeTiles
 
 
+class Spectrograms(msgspec.Struct, frozen=True, kw_only=True, tag="spectrograms"):
+    """Processor of sounds of Whisper's kind: the logarithm of a spectrogram with `num_mels` mels, a column each 10 ms.
+
+    The encoder hears windows of `num_columns` columns, and makes a row of two columns; a token joins `num_joined` rows.
+    With `has_whole_windows` silence fills the last window of a sound, and all rows become tokens. Otherwise a sound has
+    one window at most, whose rows end with the sound.
+    """
+
+    num_mels: int
+    num_columns: int
+    num_joined: int
+    has_whole_windows: bool
+
+
+ItemSettings = PictureSettings | Spectrograms
+
+
 class PictureTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the tokens for pictures. The chat template writes one `anchor` per item, which the item's tokens replace.
 
@@ -133,14 +150,16 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item in the form that the engine takes. `hash` identifies its content and its processing.
 
     `token_ids` replace the anchor token. `runs` are the tokens among them that take rows of the vision tower's output,
-    in order: pairs of the first token's index and the number of tokens.
+    in order: pairs of the first token's index and the number of tokens. A picture has `tiles`; a sound has `columns` of
+    a spectrogram, as in `PlacedItem`.
     """
 
     modality: Modality
     hash: str
     token_ids: list[int]
     runs: list[tuple[int, int]]
-    tiles: list[Tile]
+    tiles: list[Tile] = []
+    columns: bytes = b""
 
     @property
     def num_rows(self) -> int:
@@ -150,15 +169,16 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_bytes(self) -> int:
         """Memory of the item in bytes, without small objects."""
-        return sum(len(tile.pixels) for tile in self.tiles) + 8 * len(self.token_ids)
+        pixels = sum(len(tile.pixels) for tile in self.tiles)
+        return pixels + len(self.columns) + 8 * len(self.token_ids)
 
 
 class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`.
 
-    A sound that all tokens attend to has no runs and no tiles, and covers every token that may come. Its `columns` are
-    a spectrogram [columns, mels] of float32 numbers in this machine's byte order; `rules` limit the tokens of a
-    transcript.
+    A picture has `tiles`. A sound has `columns` of a spectrogram, [columns, mels], which are float32 numbers in this
+    machine's byte order. A sound that all tokens attend to has no runs, and covers every token that may come; `rules`
+    limit the tokens of a transcript.
     """
 
     start: int
@@ -199,6 +219,8 @@ class ItemPreparer(Protocol):
 class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Pictures of a model whose vision tower the engine computes itself: processing, sources and limits.
 
+    Sounds whose rows enter the model like those of pictures have this configuration too.
+
     `domains` and `directory` are the sources of pictures besides the request itself. Prepared pictures take up to
     `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each engine. A
     step computes up to `max_step_rows` rows of outputs, or one item.
@@ -209,7 +231,7 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     columns inside a picture.
     """
 
-    settings: PictureSettings
+    settings: ItemSettings
     tokens: PictureTokens
     domains: tuple[str, ...] = ()
     directory: str | None = None
@@ -221,6 +243,12 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     sees_both_ways: bool = False
     has_rope_sections: bool = False
 
+    @property
+    def anchors(self) -> dict[Modality, int]:
+        """The anchor token of each modality that the engine accepts."""
+        modality: Modality = "audio" if isinstance(self.settings, Spectrograms) else "image"
+        return {modality: self.tokens.anchor}
+
     def num_rows(self, item: PlacedItem) -> int:
         """Returns the number of rows that the tower computes for an item."""
         return item.num_rows
@@ -231,7 +259,7 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoundsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of speech that an engine of ours computes.
+    """A model of speech that an engine of ours computes, with cross-attention to a sound.
 
     It hears `num_columns` columns of `num_mels` mels at a time, 10 ms each. Its encoder makes a row of two columns, and
     of the rows the keys and values of cross-attention, which take `memory_bytes` in the engine. All of these together

@@ -9,7 +9,7 @@ memory is needed, least recently used first.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from weft.core.values.pictures import PicturesConfig, PlacedItem, TowerConfig
+from weft.core.values.pictures import PicturesConfig, PlacedItem, Spectrograms, TowerConfig
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import ItemOutput, Sequence
 from weft.media.processors.patches import grid_of
@@ -160,9 +160,9 @@ def place_items(sequences: list[Sequence], config: TowerConfig) -> None:
     """
     if not isinstance(config, PicturesConfig):
         return
-    request, pixels = sequences[0].request, config.settings.pixels
-    rope = None
-    if config.has_rope_sections:
+    request, rope = sequences[0].request, None
+    if config.has_rope_sections and not isinstance(config.settings, Spectrograms):
+        pixels = config.settings.pixels
         grids = [
             PlacedGrid(item.start + first, grid_of(tile, pixels))
             for item in request.items

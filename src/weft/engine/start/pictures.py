@@ -1,4 +1,4 @@
-"""Decides whether and how an engine processes pictures, from flags and the model's files."""
+"""Decides whether and how an engine processes pictures and sounds of prompts, from flags and the model's files."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,12 +13,12 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 from weft.core.values.declare import spelled
-from weft.core.values.media import MODALITIES, MediaConfig
+from weft.core.values.media import MODALITIES, WORDS, MediaConfig, Modality
 from weft.core.values.pictures import ItemPreparer, PicturesConfig
 from weft.engine.settings.given import read_json
 from weft.engine.start.hearing import with_sounds
 from weft.media.limits import MediaSources
-from weft.media.preparer import PicturePreparer
+from weft.media.preparer import MediaPreparer
 from weft.model.card import ModelCard, PictureCard
 from weft.text.tokenizer import Tokenizer
 
@@ -31,26 +31,26 @@ _FIELDS = ("allowed_media_domains", "allowed_local_media_path")
 
 def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard) -> EngineConfig:
     """Returns the configuration with its settings for pictures; raises `ConfigError` for flags without effect."""
-    max_images = _max_images(options)
+    given = _given_limits(options)
     num_bytes = _output_bytes(options, card)
     if card.pictures is None:
         for name in _FIELDS:
             if getattr(options, name):
-                raise _of_pictures(spelled(name), card)
-        if max_images:
-            raise _of_pictures(_LIMIT, card)
+                raise _of_media(spelled(name), card)
+        if any(given.values()):
+            raise _of_media(_LIMIT, card)
         return with_sounds(config, card, num_bytes)
-    most = DEFAULT_MAX_IMAGES if max_images is None else max_images
-    refusal = _refusal(config)
-    if refusal is not None or not most:
-        return _with_media(config, MediaConfig(max_items={}, refusal=refusal))
     pictures = _config(options, card.pictures, config, num_bytes)
-    media = MediaConfig(max_items={"image": most}, anchor_ids={"image": pictures.tokens.anchor})
+    most = _max_items(given, pictures, card)
+    refusal = _refusal(config, pictures)
+    if refusal is not None or not any(most.values()):
+        return _with_media(config, MediaConfig(max_items={}, refusal=refusal))
+    media = MediaConfig(max_items=most, anchor_ids=pictures.anchors)
     return msgspec.structs.replace(_with_media(config, media), pictures_config=pictures)
 
 
-def _of_pictures(flag: str, card: ModelCard) -> ConfigError:
-    return ConfigError(f"{flag} is not supported: {card.name} takes no pictures; leave it out")
+def _of_media(flag: str, card: ModelCard) -> ConfigError:
+    return ConfigError(f"{flag} is not supported: {card.name} takes no media; leave it out")
 
 
 def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
@@ -71,15 +71,14 @@ def tower_memory(options: EngineOptions, card: ModelCard) -> dict[str, int]:
 
 
 def open_preparer(config: EngineConfig, tokenizer: Tokenizer) -> ItemPreparer | None:
-    """Returns the object that prepares pictures for the model; None if the engine computes no pictures.
+    """Returns the object that prepares media for the model; None if the engine computes none.
 
     The object is for use on one event loop.
     """
     if config.pictures_config is None:
         return None
-    return PicturePreparer(
-        config.pictures_config, partial(tokenizer.encode, add_special_tokens=False)
-    )
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    return MediaPreparer(config.pictures_config, encode)
 
 
 def _config(
@@ -109,30 +108,41 @@ def _with_media(config: EngineConfig, media: MediaConfig) -> EngineConfig:
     return msgspec.structs.replace(config, model_config=model)
 
 
-def _refusal(config: EngineConfig) -> str | None:
-    """Returns why an engine with this configuration accepts no pictures; None if it accepts pictures."""
+def _refusal(config: EngineConfig, pictures: PicturesConfig) -> str | None:
+    """Returns why an engine with this configuration accepts no media; None if it accepts them."""
+    what = " and ".join(f"{WORDS[modality]}s" for modality in pictures.anchors)
     reasons = {
-        "pictures are not supported with --compute gpu yet": config.compute_config is not None
+        f"{what} are not supported with --compute gpu yet": config.compute_config is not None
         and config.compute_config.compute == "gpu",
-        "pictures are not supported with --speculative-config": (
+        f"{what} are not supported with --speculative-config": (
             config.scheduler_config.speculation is not None
         ),
-        "pictures are not supported with --kv-transfer-config": (
+        f"{what} are not supported with --kv-transfer-config": (
             config.kv_transfer_config is not None
         ),
-        f"pictures need Pillow: {how_to_install('media')}": find_spec("PIL") is None,
+        f"pictures need Pillow: {how_to_install('media')}": "image" in pictures.anchors
+        and find_spec("PIL") is None,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def _max_images(options: EngineOptions) -> int | None:
-    """Returns the user's maximum number of pictures per prompt; None if the user set none."""
+def _max_items(
+    given: Mapping[Modality, int], pictures: PicturesConfig, card: ModelCard
+) -> dict[Modality, int]:
+    """Returns the maximum number of items per prompt of each modality that the model takes."""
+    for modality, count in given.items():
+        if count and modality not in pictures.anchors:
+            raise ConfigError(
+                f"{_LIMIT}: {modality} must be 0 or left out: {card.name} takes {', '.join(pictures.anchors)}"
+            )
+    return {modality: given.get(modality, DEFAULT_MAX_IMAGES) for modality in pictures.anchors}
+
+
+def _given_limits(options: EngineOptions) -> dict[Modality, int]:
+    """Returns the user's maximum numbers of items per prompt."""
     given = read_json(_LIMIT, options.limit_mm_per_prompt or {}, dict[str, Any])
     counts = {name: _count(name, value) for name, value in given.items()}
-    for name in ("video", "audio"):
-        if counts.get(name):
-            raise ConfigError(f"{_LIMIT}: {name} is not supported yet; at most 0 are allowed")
-    return counts.get("image")
+    return {modality: counts[modality] for modality in MODALITIES if modality in counts}
 
 
 def _count(name: str, value: Any) -> int:

@@ -7,7 +7,15 @@ import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import SoundRunner, TowerInputs, TowerRunner
-from weft.core.values.pictures import PicturesConfig, SoundsConfig, TowerConfig
+from weft.core.values.media import WORDS
+from weft.core.values.pictures import (
+    ItemSettings,
+    PicturesConfig,
+    PlacedItem,
+    SoundsConfig,
+    Spectrograms,
+    TowerConfig,
+)
 from weft.engine.scheduling.plan import FailedRow, Plan, Result
 from weft.engine.scheduling.sequence import ItemOutput
 from weft.engine.scheduling.tower_outputs import failures
@@ -47,10 +55,9 @@ def _see(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) 
             rows = _compute(runner, output, config)
         # The tower is the root of its item's work: any error, lack of memory too, ends the item's requests alone.
         except Exception as error:
-            log.exception("the tower could not compute the picture %s", output.item.hash)
-            output.error = (
-                f"image: the model could not compute this picture: {type(error).__name__}"
-            )
+            log.exception("the tower could not compute the item %s", output.item.hash)
+            modality = output.item.modality
+            output.error = f"{modality}: the model could not compute this {WORDS[modality]}: {type(error).__name__}"
             rows = np.zeros((output.item.num_rows, config.row_size), np.float32)
         output.embeds, output.deep_embeds = _split(rows, config.hidden_size)
 
@@ -67,10 +74,17 @@ def with_failed_items(plan: Plan, results: list[Result], block_size: int) -> lis
 
 
 def _compute(runner: TowerRunner, output: ItemOutput, config: PicturesConfig) -> FloatArray:
-    patches, grids = to_patches(output.item.tiles, config.settings.pixels)
-    rows = runner.encode(TowerInputs(patches, grids))
+    rows = runner.encode(_inputs(output.item, config.settings))
     assert rows.shape == (output.item.num_rows, config.row_size), "the tower made other rows"
     return rows
+
+
+def _inputs(item: PlacedItem, settings: ItemSettings) -> TowerInputs:
+    if not isinstance(settings, Spectrograms):
+        return TowerInputs(*to_patches(item.tiles, settings.pixels))
+    columns = np.frombuffer(item.columns, np.float32).reshape(-1, settings.num_mels)
+    num_windows = -(-len(columns) // settings.num_columns)
+    return TowerInputs(columns, [(1, len(columns) // num_windows, 1)] * num_windows)
 
 
 def _split(rows: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:

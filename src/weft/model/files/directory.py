@@ -24,7 +24,7 @@ from weft.model.files.family_tensors import match_decoder, match_encoder
 from weft.model.files.layout import decoder_layout
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import find_tensors
-from weft.model.files.sound_settings import read_sound_card
+from weft.model.files.sound_settings import read_hearing_card, read_sound_card
 from weft.model.files.tensor_plan import TensorPlan
 from weft.model.files.tower_layout import tower_layout
 from weft.model.generation import (
@@ -123,7 +123,8 @@ def _checkpoint(
     if spec.tower is not None:
         generation = found.generation or Fields({}, name)
         sounds = read_sound_card(path, tokenizer_path, config.fields, generation, spec)
-        pictures = None if sounds else read_picture_card(path, spec)
+        read = read_hearing_card if spec.tower.has_conv_stem else read_picture_card
+        pictures = read(path, spec)
         card = replace(card, pictures=pictures, sounds=sounds)
     groups = matched.groups
     if groups:

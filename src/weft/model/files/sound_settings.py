@@ -6,18 +6,19 @@ from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.values.media import SpeechTokens
-from weft.model.card import SoundCard
+from weft.core.values.pictures import PictureTokens, Spectrograms
+from weft.model.card import PictureCard, SoundCard
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields
-from weft.model.picture_settings import PREPROCESSOR
+from weft.model.picture_settings import PREPROCESSOR, PROCESSOR
 from weft.model.spec import ModelSpec
-from weft.model.towers.spec import Projector
+from weft.model.towers.spec import Projector, TowerSpec
 
 _TOKENIZER = "tokenizer.json"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 _END, _START, _NO_TIMESTAMPS = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
 _ENGLISH_VOCABULARY = 51864  # of the models that know English alone, and say so nowhere else
 # Settings of the spectrogram, which are the same for all models of this kind.
-_FIXED = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400}
+_FIXED = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "dither": 0}
 
 
 def read_sound_card(
@@ -27,25 +28,57 @@ def read_sound_card(
     tower = spec.tower
     if tower is None or tower.projector is not Projector.CROSS:
         return None
-    num_columns = 2 * tower.num_positions
-    if (directory / PREPROCESSOR).exists():
-        _check_processor(read_fields(directory / PREPROCESSOR), tower.num_channels, num_columns)
+    _check_processor(directory, tower)
     ids = _special_ids(tokenizer / _TOKENIZER)
     return SoundCard(
         tokens=_tokens(ids, str(tokenizer / _TOKENIZER), config, generation, spec.vocab_size),
         num_mels=tower.num_channels,
-        num_columns=num_columns,
+        num_columns=2 * tower.num_positions,
     )
 
 
-def _check_processor(fields: Fields, num_mels: int, num_columns: int) -> None:
-    hop = _FIXED["hop_length"]
-    seconds = num_columns * hop / _FIXED["sampling_rate"]
-    for key, value in {**_FIXED, "feature_size": num_mels, "chunk_length": seconds}.items():
+def read_hearing_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
+    """Returns the facts of a model that takes sounds in prompts, whose rows enter it like those of pictures."""
+    tower = spec.tower
+    if tower is None or not tower.has_conv_stem or tower.image_token_id is None:
+        return None
+    _check_processor(directory, tower)
+    return PictureCard(
+        settings=Spectrograms(
+            num_mels=tower.num_channels,
+            num_columns=2 * tower.num_positions,
+            num_joined=tower.merge,
+            has_whole_windows=not tower.has_short_sounds,
+        ),
+        tokens=PictureTokens(anchor=tower.image_token_id, placeholder=tower.image_token_id),
+        hidden_size=tower.output_size,
+        row_size=tower.row_size,
+        sees_both_ways=False,
+        has_rope_sections=False,
+    )
+
+
+def _check_processor(directory: Path, tower: TowerSpec) -> None:
+    """Raises `ConfigError` for settings of the spectrogram that the model's encoder does not have."""
+    fields = _read_processor(directory)
+    if fields is None:
+        return
+    seconds = 2 * tower.num_positions * _FIXED["hop_length"] / _FIXED["sampling_rate"]
+    wanted = {**_FIXED, "feature_size": tower.num_channels, "chunk_length": seconds}
+    for key, value in wanted.items():
         if fields.has(key) and fields.values[key] != value:
             fields.refuse(key, f"{value:g}")
     if fields.flag_or("do_normalize", False):
         fields.refuse("do_normalize", "false")
+
+
+def _read_processor(directory: Path) -> Fields | None:
+    whole, path = directory / PROCESSOR, directory / PREPROCESSOR
+    if whole.exists():
+        part = read_fields(whole).object("feature_extractor")
+        if part is not None:
+            return part
+    return read_fields(path) if path.exists() else None
 
 
 def _special_ids(path: Path) -> Mapping[str, int]:

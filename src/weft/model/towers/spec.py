@@ -106,7 +106,8 @@ class TowerSpec:
     and a grid is [1, columns, 1]. Two convolutions over three neighbours each, with a GELU behind it, make rows of
     patches; the second one takes every second column. `num_positions` is then the number of rows, and a token joins
     `merge` rows that follow each other. With `has_short_sounds` a grid may have fewer columns. If their number is odd,
-    no row is made of the last column: only the column before it sees it. Rows that fill no token are dropped at the end.
+    no row is made of the last column, which only the column before it sees. The last rows, if they fill no token, are
+    dropped.
     """
 
     patch_size: int

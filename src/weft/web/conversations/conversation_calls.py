@@ -147,7 +147,7 @@ async def _read_items(given: list[Item]) -> list[Item]:
         raise BadRequest("items", f"items takes at most {_MAX_ITEMS} items, got {len(given)}")
     # Whether a model takes pictures is checked when one reads the conversation.
     read = await read_input(
-        given, find_item=lambda _: None, takes_images=True, is_part=True, name="items"
+        given, find_item=lambda _: None, takes_media=True, is_part=True, name="items"
     )
     return with_own_ids(read.items)
 

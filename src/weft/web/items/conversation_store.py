@@ -130,7 +130,7 @@ class Conversations:
 
         return await self._store.run(work)
 
-    async def recall(self, tenant: str, conversation_id: str, *, takes_images: bool) -> Recalled:
+    async def recall(self, tenant: str, conversation_id: str, *, takes_media: bool) -> Recalled:
         """Returns what a response to a conversation continues. Raises `BadRequest` if the conversation is longer than
         one request may open.
         """
@@ -147,7 +147,7 @@ class Conversations:
         items: list[Item] = [
             msgspec.json.decode(record.head) for record in await self._store.run(work)
         ]
-        messages, labels = await before_of(items, takes_images=takes_images)
+        messages, labels = await before_of(items, takes_media=takes_media)
         return Recalled(
             before=messages, known_labels=labels, items={item["id"]: item for item in items}
         )

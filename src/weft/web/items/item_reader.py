@@ -1,7 +1,7 @@
 """`ItemReader`: converts the items of a response's input to the messages of a turn, one by one."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -24,17 +24,21 @@ from weft.schema.responses import (
     ShellCallInput,
 )
 from weft.text.content import (
-    Part,
     PartTypes,
     Place,
-    Refusal,
     Text,
     joined_text,
     read_part,
     read_parts,
-    to_wire,
 )
 from weft.web.items.client_tools import flat_name, is_passed_over, to_arguments
+from weft.web.items.content_parts import (
+    MEDIA_PARTS,
+    TEXT_PARTS,
+    ContentPart,
+    listed_part,
+    to_content,
+)
 from weft.web.items.summary import opened
 
 Item = dict[str, Any]
@@ -72,29 +76,6 @@ _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
     },
     if_unknown="{part}: items of type {type!a} are not taken; there are {types}",
     if_untyped="{part}.type must be a string",
-    if_malformed="{placed_error}",
-)
-
-
-class InputImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture to be looked at, at an address that may be a `data:` URL."""
-
-    image_url: str
-    detail: str | None = None
-
-
-_TEXTS: Mapping[str, type[Part]] = {
-    "input_text": Text, "output_text": Text, "text": Text, "refusal": Refusal,
-}  # fmt: skip
-_PARTS: PartTypes[Part] = PartTypes(
-    structs=_TEXTS,
-    if_unknown="{part}: parts of type {type!a} are not taken; this server takes text only "
-    "(input_text, output_text, refusal)",
-    if_malformed="{part}.{field} must be a string",
-)
-_SEEN: PartTypes[Part | InputImage] = PartTypes(
-    structs={**_TEXTS, "input_image": InputImage},
-    if_unknown="{part}: parts of type {type!a} are not taken; there are {types}",
     if_malformed="{placed_error}",
 )
 
@@ -160,11 +141,11 @@ class ItemReader:
         before: Sequence[Mapping[str, Any]],
         find_item: Callable[[str], Item | None],
         *,
-        takes_images: bool = False,
+        takes_media: bool = False,
         is_part: bool = False,
     ) -> None:
         self._is_part = is_part
-        self._types: PartTypes[Any] = _SEEN if takes_images else _PARTS
+        self._types: PartTypes[Any] = MEDIA_PARTS if takes_media else TEXT_PARTS
         self.items: list[Item] = []
         self.messages: list[Message] = []
         self.approved: list[ApprovedCall] = []
@@ -226,9 +207,9 @@ class ItemReader:
             raise place.error(f".role must be one of {', '.join(_ROLES)}, got {item.role[:40]!a}")
         parts = self._parts(item.content, place.field("content"))
         is_answer = item.role == "assistant"
-        listed = [_listed(part, "output_text" if is_answer else "input_text") for part in parts]
+        listed = [listed_part(part, "output_text" if is_answer else "input_text") for part in parts]
         self._list("message", item, content=listed)
-        content = _content(item.content, parts)
+        content = to_content(item.content, parts)
         last = self._open_message()
         if is_answer and last is not None and not {"content", "tool_calls"} & last.keys():
             last["content"] = content
@@ -271,7 +252,7 @@ class ItemReader:
         parts = self._parts(item.output, place.field("output"))
         output = item.output
         if not isinstance(output, str):
-            output = [_listed(part, "input_text") for part in parts]
+            output = [listed_part(part, "input_text") for part in parts]
         self._list(kind, item, output=output)
         # Some templates show the tool's name with its output.
         self.messages.append(
@@ -279,7 +260,7 @@ class ItemReader:
                 "role": "tool",
                 "tool_call_id": item.call_id,
                 "name": name,
-                "content": _content(item.output, parts),
+                "content": to_content(item.output, parts),
             }
         )
 
@@ -346,25 +327,13 @@ class ItemReader:
             listed["status"] = listed["status"] or "completed"
         self.items.append(listed)
 
-    def _parts(self, content: str | Sequence[Item], place: Place) -> list[Part | InputImage]:
+    def _parts(self, content: str | Sequence[Item], place: Place) -> list[ContentPart]:
         return [part for _, part in read_parts(content, self._types, place)]
 
     def _open_message(self) -> Message | None:
         """The open message of the model; None if there is none."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last["role"] == "assistant" else None
-
-
-def _content(given: str | Sequence[Item], parts: Iterable[Part | InputImage]) -> str | list[Item]:
-    """A message's content, in chat's form."""
-    return given if isinstance(given, str) else list(map(_to_chat, parts))
-
-
-def _to_chat(part: Part | InputImage) -> Item:
-    if isinstance(part, InputImage):
-        address = {"url": part.image_url, "detail": part.detail}
-        return {"type": "image_url", "image_url": address}
-    return to_wire(part)
 
 
 def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[str]:
@@ -376,13 +345,3 @@ def _error_text(error: Item | str) -> str:
     if isinstance(error, str):
         return f"Error: {error}"
     return f"Error: {error['message'] if 'message' in error else joined_text(error.get('content'))}"
-
-
-def _listed(part: Part | InputImage, kind: str) -> Item:
-    """A part in the form in which it is listed."""
-    if isinstance(part, InputImage):
-        return {"type": "input_image", "image_url": part.image_url, "detail": part.detail}
-    if isinstance(part, Refusal):
-        return to_wire(part)
-    annotations: Item = {"annotations": []} if kind == "output_text" else {}
-    return {"type": kind, "text": part.text, **annotations}

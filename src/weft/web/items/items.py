@@ -34,19 +34,19 @@ async def read_input(
     *,
     before: Sequence[Mapping[str, Any]] = (),
     find_item: Callable[[str], Item | None],
-    takes_images: bool = False,
+    takes_media: bool = False,
     is_part: bool = False,
     name: str = "input",
 ) -> RequestInput:
     """The input of a request, in its field `name`. `before` are the messages that came earlier, for calls that are
     answered.
 
-    `find_item` looks up an item that is only referred to. Pictures are refused unless it `takes_images`. Items that
+    `find_item` looks up an item that is only referred to. Media are refused unless it `takes_media`. Items that
     `is_part` of a conversation may answer calls and requests in its other items.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    reader = ItemReader(before, find_item, takes_images=takes_images, is_part=is_part)
+    reader = ItemReader(before, find_item, takes_media=takes_media, is_part=is_part)
     place = Place(name, name)
     for position, item in enumerate(given):
         if position % _AT_ONCE == _AT_ONCE - 1:
@@ -95,14 +95,14 @@ def to_messages(output: Iterable[Item]) -> list[Message]:
 
 
 async def before_of(
-    items: Iterable[Item], *, takes_images: bool
+    items: Iterable[Item], *, takes_media: bool
 ) -> tuple[list[Message], frozenset[str]]:
     """The messages of a stored conversation's items, and the MCP servers whose tools it lists. Approvals are left out:
     the calls that they allowed follow them.
     """
     known = list(items)
     by_id = {item["id"]: item for item in known}
-    reader = ItemReader((), by_id.get, takes_images=takes_images)
+    reader = ItemReader((), by_id.get, takes_media=takes_media)
     place = Place("conversation", "conversation")
     for position, item in enumerate(known):
         if position % _AT_ONCE == _AT_ONCE - 1:

@@ -62,7 +62,7 @@ class RealtimeSession:
         self._run: Run | None = None
         self._response: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-        self._takes_images = takes("image", call.served.client.model_config.media)
+        self._takes_media = takes("image", call.served.client.model_config.media)
         self._inbox = Inbox(socket, limits, lambda: self._is_responding)
         self._handlers: Mapping[str, tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]] = {
             "session.update": (SessionUpdate, self._update),
@@ -121,7 +121,7 @@ class RealtimeSession:
         await self._send("session.updated", session=self._shown())
 
     async def _create_item(self, event: ItemCreate) -> None:
-        item = await to_item(event.item, takes_images=self._takes_images)
+        item = await to_item(event.item, takes_media=self._takes_media)
         before = self._conversation.add(item, event.previous_item_id)
         for verb in ("added", "done"):
             await self._send(f"conversation.item.{verb}", previous_item_id=before, item=item)
@@ -165,14 +165,14 @@ class RealtimeSession:
         items = [
             self._conversation.get(str(one.get("id")))
             if one.get("type") == "item_reference"
-            else await to_item(one, takes_images=self._takes_images)
+            else await to_item(one, takes_media=self._takes_media)
             for one in given[: self._limits.max_items + 1]
         ]
         if len(items) > self._limits.max_items:
             raise BadRequest(
                 "response.input", f"response.input may have {self._limits.max_items} items"
             )
-        await check_items(items, "response.input", takes_images=self._takes_images)
+        await check_items(items, "response.input", takes_media=self._takes_media)
         return items
 
     async def _prepare(self, data: bytes) -> Run:

@@ -83,7 +83,7 @@ class SessionItems:
         self._num_chars += _size(item)
 
 
-async def to_item(given: Mapping[str, Any], *, takes_images: bool) -> Item:
+async def to_item(given: Mapping[str, Any], *, takes_media: bool) -> Item:
     """A client's item, checked, with an id."""
     kind = given.get("type")
     if kind not in _FIELDS:
@@ -96,18 +96,18 @@ async def to_item(given: Mapping[str, Any], *, takes_images: bool) -> Item:
     item |= {name: given[name] for name in _FIELDS[kind] if name in given}
     if kind == "function_call" and "call_id" not in item:
         item["call_id"] = new_id("call")
-    await check_items([item], "item", takes_images=takes_images)
+    await check_items([item], "item", takes_media=takes_media)
     return item
 
 
-async def check_items(items: Sequence[Item], name: str, *, takes_images: bool) -> None:
+async def check_items(items: Sequence[Item], name: str, *, takes_media: bool) -> None:
     """Raises `BadRequest` for items that no prompt can have; errors begin with `name`."""
     for item in items:
         _refuse_sound(item, name)
     # A result may come before its call is known: the whole conversation is checked by each response.
     alone = [to_input(item) for item in items if item["type"] != "function_call_output"]
     try:
-        await read_input(alone, find_item=lambda _: None, takes_images=takes_images)
+        await read_input(alone, find_item=lambda _: None, takes_media=takes_media)
     except BadRequest as error:
         raise BadRequest(name, str(error).replace("input[0]", name), error.value) from error
 

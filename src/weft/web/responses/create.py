@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UnsetType
 
 from weft.core.errors import BadRequest
-from weft.core.values.media import takes
+from weft.core.values.media import takes_any
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
 from weft.schema.responses import ResponsesBody
@@ -209,7 +209,7 @@ class Creation:
             body.input,
             before=before,
             find_item=recalled.items.get,
-            takes_images=takes("image", call.served.client.model_config.media),
+            takes_media=takes_any(call.served.client.model_config.media),
         )
         if listed is not None:
             conversation = dataclasses.replace(conversation, items=msgspec.json.decode(listed))

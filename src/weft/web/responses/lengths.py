@@ -20,6 +20,7 @@ from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import refuse_unsupported
 from weft.web.inference.rendered import num_prompt_tokens
+from weft.web.items.content_parts import listed_of_chat
 from weft.web.items.summary import INSTRUCTION, sealed
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED
@@ -84,11 +85,4 @@ def _of_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[CompactedMessage
         if message["role"] == "user":
             content = message["content"]
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            yield CompactedMessage(id=new_id("msg"), content=[_listed(part) for part in parts])
-
-
-def _listed(part: Mapping[str, Any]) -> dict[str, Any]:
-    if part["type"] == "image_url":
-        address = part["image_url"]
-        return {"type": "input_image", "image_url": address["url"], "detail": address["detail"]}
-    return {"type": "input_text", "text": part.get("text", part.get("refusal", ""))}
+            yield CompactedMessage(id=new_id("msg"), content=[listed_of_chat(part) for part in parts])

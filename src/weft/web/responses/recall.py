@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.values.media import takes
+from weft.core.values.media import takes_any
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.inference.call import ModelCall
@@ -54,7 +54,7 @@ class Recall:
             recalled = await self._conversations.recall(
                 tenant,
                 conversation_id(body),
-                takes_images=takes("image", call.served.client.model_config.media),
+                takes_media=takes_any(call.served.client.model_config.media),
             )
         else:
             recalled = await self._before(tenant, body, unstored)

@@ -1,0 +1,76 @@
+"""`ItemProcessor`: what all processors of media share: the names of items, and arguments of a request."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.values.media import PROCESSOR_KWARGS, Media, Modality
+from weft.core.values.pictures import ItemSettings, PictureTokens, PreparedItem
+from weft.media.limits import MediaLimits
+from weft.media.processors.pieces import Encode
+
+Settings = TypeVar("Settings", bound=ItemSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemProcessor(Generic[Settings]):
+    """Prepares media of one modality for one model. `encode` encodes text with the model's tokenizer.
+
+    The methods are slow; threads may share a processor.
+    """
+
+    modality: ClassVar[Modality]
+
+    settings: Settings
+    tokens: PictureTokens
+    encode: Encode
+    salt: str | None = None  # a part of the hashes of all items
+
+    def check(self, media: Media, limits: MediaLimits) -> None:
+        """Raises `BadRequest` for files of this modality that cannot be read, or exceed the limits by their headers."""
+        raise NotImplementedError
+
+    def prepare(self, data: bytes, digest: str) -> PreparedItem:
+        """Returns the prepared item for a file; `digest` becomes its `hash`.
+
+        Raises `BadRequest` for a file that cannot be read.
+        """
+        raise NotImplementedError
+
+    def with_argument(self, name: str, value: Any) -> Settings:
+        """Returns the settings with an argument of a request; raises `BadRequest` for an unknown argument."""
+        raise NotImplementedError
+
+    def salted(self, salt: str | None) -> Self:
+        """Returns the processor for a request with this salt."""
+        return self if salt == self.salt else replace(self, salt=salt)
+
+    def digest(self, content: bytes) -> str:
+        """Returns the hash of an item, which depends on the settings and the salt."""
+        return self._hash("content", content)
+
+    def name(self, uuid: str) -> str:
+        """Returns the name of an item in the cache, made from its uuid and the processor's settings."""
+        return self._hash("uuid", uuid.encode())
+
+    def _hash(self, kind: str, content: bytes) -> str:
+        salt = () if self.salt is None else (self.salt,)
+        digest = hashlib.sha256(msgspec.json.encode((kind, self.settings, *salt)))
+        digest.update(content)
+        return digest.hexdigest()
+
+    def changed(self, kwargs: Mapping[str, Any] | None) -> Self:
+        """Returns a processor with a request's processor arguments; raises `BadRequest` for an unknown argument."""
+        processor = self
+        for name, value in (kwargs or {}).items():
+            processor = replace(processor, settings=processor.with_argument(name, value))
+        return processor
+
+
+def refused_argument(message: str) -> BadRequest:
+    """Returns the error for an argument of a processor."""
+    return BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS}: {message}")

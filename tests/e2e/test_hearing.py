@@ -1,0 +1,192 @@
+"""Sounds from a request to an answer, on small random models of every family that hears."""
+
+import base64
+
+import numpy as np
+import pytest
+import torch
+from transformers import WhisperFeatureExtractor
+
+import weft
+from tests.doubles.hearing import ANCHOR, ASKED, MELS, SECONDS, write_hearing
+from tests.doubles.whisper import sound
+from tests.vllm.llava import TEMPLATE
+from tests.web.openai.calls import CHAT, answer
+from tests.web.serving import serving
+from weft.core.errors import BadRequest
+from weft.core.values.types import RequestOptions, SamplingParams
+from weft.media.sounds.recordings import RATE, decode_sound
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.request import to_generation
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+SETTINGS = {"max_model_len": 512, "block_size": 16, "num_gpu_blocks_override": 256}
+CHATS = {"max_model_len": 512, "mm_processor_cache_gb": 0.1}
+LOW, HIGH = sound(1.0), sound(1.5, 3000.0)
+
+
+@pytest.fixture(scope="module", params=["qwen2_audio", "voxtral"])
+def saved(request, tmp_path_factory):
+    """A model of transformers, and the directory that it is saved in with its processor and a tokenizer."""
+    directory = tmp_path_factory.mktemp(request.param)
+    return write_hearing(request.param, directory), str(directory)
+
+
+def prompt(*sounds: bytes, before: str = "What is it? ") -> dict:
+    """A prompt of texts and sounds for Python programs."""
+    text = before + " and ".join(ASKED for _ in sounds)
+    return {"prompt": f"{text} Say it.", "multi_modal_data": {"audio": list(sounds)}}
+
+
+def expected(model, token_ids: list[int], *sounds: bytes) -> list[int]:
+    """Greedy tokens of transformers, with its own processor."""
+    extractor = WhisperFeatureExtractor(feature_size=MELS, chunk_length=SECONDS)
+    made = extractor(
+        [decode_sound(data) for data in sounds], sampling_rate=RATE, padding="max_length",
+        return_attention_mask=True, return_tensors="np",
+    )  # fmt: skip
+    inputs = {"input_features": torch.tensor(made.input_features)}
+    if model.config.model_type == "qwen2_audio":
+        inputs["feature_attention_mask"] = torch.tensor(made.attention_mask.astype(np.int64))
+    ids = list(token_ids)
+    for _ in range(GREEDY.max_tokens):
+        tensor = torch.tensor([ids])
+        with torch.no_grad():
+            output = model(input_ids=tensor, attention_mask=torch.ones_like(tensor), **inputs)
+        ids.append(int(output.logits[0, -1].argmax()))
+    return ids[len(token_ids) :]
+
+
+def tokens_of(llm, *prompts: dict) -> list[list[int]]:
+    """The answer to each prompt."""
+    outputs = llm.generate(list(prompts), GREEDY, use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", ["native", "reference"])
+def test_greedy_tokens_are_those_of_transformers(saved, compute):
+    """From files of sounds to tokens: processor, encoder and text model together."""
+    model, name = saved
+    with weft.LLM(name, compute=compute, **SETTINGS) as llm:
+        [output] = llm.generate([prompt(LOW, HIGH)], GREEDY, use_tqdm=False)
+    ids, made = output.prompt_token_ids, output.outputs[0].token_ids
+    assert ids.count(ANCHOR) == {"qwen2_audio": 25 + 37, "voxtral": 2 * 25}[model.config.model_type]
+    assert made == expected(model, ids, LOW, HIGH)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_batched_tokens": 16},
+        {
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": 40,
+            "num_gpu_blocks_override": 34,
+        },
+        {"mm_processor_cache_gb": 0.0},
+    ],
+    ids=["chunked", "preempted", "not cached"],
+)
+def test_an_answer_is_the_same_alone_batched_chunked_preempted_and_cached(saved, settings):
+    """The way of a request through the engine changes no token."""
+    _, name = saved
+    with weft.LLM(name, **SETTINGS) as llm:
+        alone = [tokens_of(llm, prompt(*s))[0] for s in ((LOW, HIGH), (LOW,), (HIGH, LOW))]
+        again = tokens_of(llm, prompt(LOW, HIGH))
+    assert again == alone[:1]
+    assert len({tuple(tokens) for tokens in alone}) == 3
+    with weft.LLM(name, **{**SETTINGS, **settings}) as llm:
+        batch = tokens_of(llm, *(prompt(*s) for s in ((LOW, HIGH), (LOW,), (HIGH, LOW), (LOW,))))
+    assert batch == [*alone, alone[1]]
+
+
+def test_text_before_a_sound_and_the_same_sound_are_cached(saved):
+    """The second request begins behind the sound; another sound shares the text before it alone."""
+    before = "A text of more than one block. " * 3
+    with weft.LLM(saved[1], **SETTINGS) as llm:
+
+        def cached(data: bytes) -> int:
+            [output] = llm.generate([prompt(data, before=before)], GREEDY, use_tqdm=False)
+            return output.num_cached_tokens
+
+        assert cached(LOW) == 0
+        assert cached(LOW) > len(before) + 16
+        assert cached(sound(1.0, 700.0)) == len(before) // 16 * 16
+
+
+def in_body(data: bytes) -> dict:
+    """A part of OpenAI's messages."""
+    encoded = base64.b64encode(data).decode()
+    return {"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}
+
+
+def at(data: bytes | None, **fields) -> dict:
+    """A part of vLLM's."""
+    url = None if data is None else f"data:audio/wav;base64,{base64.b64encode(data).decode()}"
+    return {"type": "audio_url", "audio_url": url and {"url": url}, **fields}
+
+
+def chat(*parts: dict, **fields) -> dict:
+    """A body of one message."""
+    message = {"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}
+    return {"messages": [message], "max_tokens": 8, "temperature": 0, **fields}
+
+
+def text_of(made: dict) -> str:
+    return made["choices"][0]["message"]["content"]
+
+
+async def test_every_way_in_gives_the_same_answer(saved):
+    """Parts of either form, a uuid alone, and gRPC's references; usage counts the tokens of a sound."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        first = await answer(served, CHAT, chat(in_body(LOW)))
+        deaf = await answer(served, CHAT, chat())
+        ways = [at(LOW), at(LOW, uuid="low"), at(None, uuid="low")]
+        made = [await answer(served, CHAT, chat(way)) for way in ways]
+        ref = pb.MediaRef(
+            modality=common_pb2.AUDIO,
+            url=f"data:audio/wav;base64,{base64.b64encode(LOW).decode()}",
+        )
+        message = pb.GenerateRequest(
+            text=f"<|im_start|>user\n{ASKED}What is it?<|im_end|>\n<|im_start|>assistant\n",
+            media_refs=pb.MediaRefs(items=[ref]),
+            sampling_params=pb.SamplingParams(temperature=0.0, max_tokens=8),
+        )
+        client = served.client
+        call = to_generation(message, client.info.limits, client.model_config.media)
+        request = await client.prepare(call.prompt, call.params, RequestOptions(request_id="g"))
+        token_ids = [t async for out in client.run(request) for t in out.outputs[0].token_ids]
+        assert served.tokenizer.decode(token_ids) == text_of(first)
+    assert [text_of(one) for one in made] == [text_of(first)] * len(ways)
+    more = first["usage"]["prompt_tokens"] - deaf["usage"]["prompt_tokens"]
+    assert more == 25 + 2
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (in_body(b"no sound at all"), "audio: this is not a WAV, FLAC, MP3 or OGG file"),
+        (in_body(sound(601)), "audio: .* maximum allowed duration"),
+        (at(None, uuid="never heard"), "uuid of audio 2: .* send the sound again"),
+        ({"type": "text", "text": "<|AUDIO|>"}, "2 placeholder tokens 259, one for each audio"),
+        ({"type": "image_url", "image_url": {"url": "data:,"}}, "image: this model takes none"),
+        ({"type": "video_url", "video_url": "data:,"}, "video: this model takes none"),
+    ],
+    ids=["bytes", "long", "uuid", "anchor", "image", "video"],
+)
+async def test_bad_sounds_are_refused_in_a_sentence(saved, part, words):
+    """The caller's error, before anything runs; other requests go on."""
+    async with serving(saved[1], template=TEMPLATE, **CHATS) as served:
+        with pytest.raises(BadRequest, match=words):
+            await answer(served, CHAT, chat(in_body(LOW), part))
+        assert served.client.num_active_requests == 0
+        await answer(served, CHAT, chat(in_body(LOW)))
+
+
+async def test_a_text_model_refuses_sounds_by_name():
+    """A model without an encoder says that it reads text only."""
+    async with serving("embedded:tiny", max_model_len=256) as served:
+        with pytest.raises(BadRequest, match="media: this model reads text only"):
+            await answer(served, CHAT, chat(in_body(LOW)))
