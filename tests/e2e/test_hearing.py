@@ -167,7 +167,7 @@ async def test_every_way_in_gives_the_same_answer(saved):
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        (in_body(b"no sound at all"), "audio: this is not a WAV, FLAC, MP3 or OGG file"),
+        (in_body(b"no sound at all"), "audio: this is not a WAV"),
         (in_body(sound(601)), "audio: .* maximum allowed duration"),
         (at(None, uuid="never heard"), "uuid of audio 2: .* send the sound again"),
         ({"type": "text", "text": "<|AUDIO|>"}, "2 placeholder tokens 259, one for each audio"),

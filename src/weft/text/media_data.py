@@ -2,6 +2,7 @@
 
 import base64
 import io
+import struct
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,11 @@ DATA, UUIDS, KWARGS = "multi_modal_data", "multi_modal_uuids", "mm_processor_kwa
 _PICTURE = "image_pil"  # type and field of a content part
 # Modes that PNG files keep as they are; any other mode becomes RGB.
 _MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
+_MAX_RATE = 1_000_000  # samples a second; the engine's own limit is lower
+_OTHER_FORMS: Mapping[Modality, str] = {
+    "image": ", a picture of Pillow or an array [height, width, 3] of uint8",
+    "audio": ", or a pair of an array [samples] of floats and the number of samples a second",
+}
 
 
 def read_media(given: Mapping[Any, Any]) -> Media | None:
@@ -65,7 +71,24 @@ def _by_modality(given: Mapping[Any, Any], key: str) -> dict[str, list[Any]]:
 
 
 def _listed(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+    return list(value) if isinstance(value, list | tuple) and not _is_wave(value) else [value]
+
+
+def _is_wave(value: object) -> bool:
+    """True for a pair of samples and their number a second, which is one sound."""
+    match value:
+        case (np.ndarray(), int() | float() | np.number()) if isinstance(value, tuple):
+            return True
+    return False
+
+
+def _wav(samples: Any, rate: Any) -> bytes:
+    """Returns the WAV file of samples from -1 to 1."""
+    data = samples.astype("<f4").tobytes()
+    rate = int(rate)
+    form = (b"fmt ", 16, 3, 1, rate, 4 * rate, 4, 32)
+    head = (b"RIFF", 36 + len(data), b"WAVE", *form, b"data", len(data))
+    return struct.pack("<4sI4s4sIHHIIHH4sI", *head) + data
 
 
 def _pairs(
@@ -79,7 +102,7 @@ def _pairs(
 
 
 def _to_bytes(modality: Modality, value: Any) -> bytes | None:
-    """Returns a file: the bytes of one, or a picture of Pillow or numpy as PNG."""
+    """Returns a file: the bytes of one, a picture of Pillow or numpy as PNG, or samples as WAV."""
     if value is None or isinstance(value, bytes):
         return value
     if modality == "image":
@@ -90,9 +113,12 @@ def _to_bytes(modality: Modality, value: Any) -> bytes | None:
             picture = value if value.mode in _MODES else value.convert("RGB")
             picture.save(file, "PNG", compress_level=1)
             return file.getvalue()
+    if modality == "audio" and _is_wave(value):
+        samples, rate = value
+        if samples.ndim == 1 and samples.dtype.kind == "f" and 1 <= rate <= _MAX_RATE:
+            return _wav(samples, rate)
     raise BadRequest(
         DATA,
-        f"{DATA}: {modality} must be the bytes of a file"
-        f"{', a picture of Pillow or an array [height, width, 3] of uint8' if modality == 'image' else ''}, got a "
+        f"{DATA}: {modality} must be the bytes of a file{_OTHER_FORMS.get(modality, '')}, got a "
         f"value of type {type(value).__name__}",
     )

@@ -1,10 +1,10 @@
 """Sounds become the columns and the numbers of tokens that transformers' own processors make of them."""
 
 import io
+import wave
 
 import numpy as np
 import pytest
-import soundfile
 from transformers import WhisperFeatureExtractor
 
 from tests.doubles.whisper import sound
@@ -28,11 +28,16 @@ def processor(settings: Spectrograms) -> SoundProcessor:
     )
 
 
-def file_of(seconds: float, *, rate: int = RATE, channels: int = 1, kind: str = "WAV") -> bytes:
-    """A file of noise, other noise in each channel."""
-    noise = np.random.default_rng(3).uniform(-0.5, 0.5, (round(seconds * rate), channels))
+def file_of(seconds: float, *, rate: int = RATE, channels: int = 1) -> bytes:
+    """A WAV file of noise, other noise in each channel."""
+    count = round(seconds * rate)
+    noise = np.random.default_rng(3).integers(-16_000, 16_000, (count, channels))
     file = io.BytesIO()
-    soundfile.write(file, noise, rate, format=kind)
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(channels)
+        writer.setsampwidth(2)
+        writer.setframerate(rate)
+        writer.writeframes(noise.astype("<i2").tobytes())
     return file.getvalue()
 
 
@@ -43,7 +48,7 @@ FILES = {
     "whole window": file_of(30),
     "8 kHz": file_of(1.5, rate=8000),
     "192 kHz, six channels": file_of(0.5, rate=192_000, channels=6),
-    "44.1 kHz, FLAC": file_of(0.9, rate=44_100, channels=2, kind="FLAC"),
+    "44.1 kHz, two channels": file_of(0.9, rate=44_100, channels=2),
     "silence": sound(0.7, 0.0),
 }
 
@@ -90,7 +95,7 @@ def test_voxtral_hears_whole_windows_of_a_sound_of_any_length(seconds):
         (QWEN, [sound(30.01)], "exceed the maximum allowed duration of 30 seconds"),
         (VOXTRAL, [sound(600.1)], "exceed the maximum allowed duration of 600 seconds"),
         (VOXTRAL, [sound(301)] * 2, "may last 600 seconds together, and they last 602"),
-        (QWEN, [b"no sound at all"], "not a WAV, FLAC, MP3 or OGG file"),
+        (QWEN, [b"no sound at all"], "audio: this is not a WAV"),
         (QWEN, [sound(1.0)[:40]], "no samples"),
     ],
     ids=["longer than a window", "longer than any", "together", "no sound", "cut"],
@@ -127,11 +132,10 @@ def outcome(data: bytes) -> str:
     return ""
 
 
-@pytest.mark.parametrize("kind", ["WAV", "FLAC"])
-def test_damaged_files_are_read_or_refused_in_a_sentence(kind):
+def test_damaged_files_are_read_or_refused_in_a_sentence():
     """No damage of a file raises anything but a `BadRequest` of the modality."""
-    random, whole, ends = np.random.default_rng(5), file_of(0.1, kind=kind), []
-    for _ in range(30):
+    random, whole, ends = np.random.default_rng(5), file_of(0.1), []
+    for _ in range(20):
         values = bytearray(whole[: int(random.integers(1, len(whole)))])
         for place in random.integers(0, min(len(values), 64), 3):
             values[place] = int(random.integers(256))

@@ -14,6 +14,7 @@ from weft.text.templates.chat import ChatTemplate
 from weft.web.anthropic.messages import to_turn as to_message_turn
 from weft.web.chat.run import prepare_turn
 from weft.web.inference.call import to_model_call
+from weft.web.items.content_parts import listed_of_chat
 from weft.web.items.items import read_input
 from weft.web.openai import ENDPOINTS
 from weft.web.openai.chat import to_turn
@@ -210,6 +211,22 @@ async def test_images_of_responses_are_those_of_chat():
     assert shown == {"type": "image_url", "image_url": {"url": URL, "detail": "auto"}}
     with pytest.raises(BadRequest, match="this server takes text only"):
         await read()
+
+
+async def test_sounds_of_responses_are_those_of_chat():
+    """And are listed as they were given, from either form."""
+    part = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    given = [{"role": "user", "content": [part]}]
+    read = partial(read_input, given, find_item=lambda _: None)
+    conversation = await read(takes_media=True)
+    assert conversation.items[0]["content"] == [part]
+    assert conversation.messages[0]["content"] == [part]
+    assert listed_of_chat(part) == part
+    with pytest.raises(BadRequest, match="this server takes text only"):
+        await read()
+    given[0]["content"] = [{"type": "input_audio", "input_audio": {"data": "AAAA"}}]
+    with pytest.raises(BadRequest, match=r"`format` - at `input\[0\]\.content\[0\]"):
+        await read(takes_media=True)
 
 
 def test_requests_cross_processes_with_their_media():
