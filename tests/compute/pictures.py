@@ -49,9 +49,10 @@ class PictureSequence:
             count = tower.num_tokens([placed.grid])
             self._owner[placed.offset : placed.offset + count] = number
         self._row_of = np.cumsum(self._owner >= 0) - 1
-        self._positions, self._offset = rope_positions(
-            len(self.token_ids), prompt.placed, tower.merge
-        )
+        if self._spec.rope_sections is not None:
+            self._positions, self._offset = rope_positions(
+                len(self.token_ids), prompt.placed, tower.merge
+            )
 
     def batch(self, start: int, end: int, blocks: list[int], block_size: int) -> Batch:
         """The step of tokens [start, end), with logits of all rows."""

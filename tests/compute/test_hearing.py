@@ -58,6 +58,24 @@ CASES = {
         },
     ),
 }
+CASES["qwen3_asr"] = (
+    "qwen3_asr",
+    {
+        "audio_token_id": ANCHOR,
+        "eos_token_id": [256],
+        "pad_token_id": 256,
+        "tie_word_embeddings": False,
+        "text_config": {**SIZES, "head_dim": 16, "model_type": "qwen3"},
+        "audio_config": {
+            **_QWEN,
+            "num_mel_bins": 10,
+            "downsample_hidden_size": 6,
+            "n_window_infer": 200,
+            "output_dim": SIZES["hidden_size"],
+            "model_type": "qwen3_asr_encoder",
+        },
+    },
+)
 _BACKENDS = ("reference", "native")
 _NUM_TEXT = 290
 
@@ -79,24 +97,30 @@ def checkpoints(tmp_path_factory):
     return made
 
 
-def lengths_of(name: str) -> tuple[int, ...]:
-    """Columns of sounds: the fewest, odd numbers of rows, and a full window; or full windows alone."""
-    return (3, 26, 27, 2 * ROWS) if name == "qwen2_audio" else (2 * ROWS, 2 * ROWS)
+# Columns of sounds: the fewest, odd numbers of rows, and a full window; full windows alone; parts of chunks, and more
+# chunks than a window of attention.
+LENGTHS = {"qwen2_audio": (3, 26, 27, 2 * ROWS), "qwen3_asr": (1, 100, 137, 345)}
+_FULL = (2 * ROWS, 2 * ROWS)
 
 
 class Heard:
     """Random texts around random sounds, each in a window of silence, for a runner and for transformers."""
 
     def __init__(self, name: str, spec, seed: int) -> None:
-        self.name, rng = name, np.random.default_rng(seed)
-        self.lengths = lengths_of(name)
-        self.windows = rng.standard_normal((len(self.lengths), 2 * ROWS, MELS)).astype(np.float32)
+        self.name, rng, tower = name, np.random.default_rng(seed), spec.tower
+        self.lengths = LENGTHS.get(name, _FULL)
+        size = -(-max(self.lengths) // 100) * 100 if tower.stem_channels else 2 * ROWS
+        shape = (len(self.lengths), size, tower.num_channels)
+        self.windows = rng.standard_normal(shape).astype(np.float32)
         ids, placed, columns = rng.integers(0, _NUM_TEXT, 5).tolist(), [], []
         for window, length in zip(self.windows, self.lengths, strict=True):
-            num_rows = (length + 1) // 2
-            columns.append(window[: 2 * num_rows + 1])
+            if tower.stem_channels:
+                window[length:] = 0
+                columns.append(window[:length])
+            else:
+                columns.append(window[: 2 * ((length + 1) // 2) + 1])
             placed.append(PlacedGrid(len(ids), (1, len(columns[-1]), 1)))
-            ids += [ANCHOR] * spec.tower.num_tokens([placed[-1].grid])
+            ids += [ANCHOR] * tower.num_tokens([placed[-1].grid])
             ids += rng.integers(0, _NUM_TEXT, 3).tolist()
         inputs = TowerInputs(np.concatenate(columns), [one.grid for one in placed])
         self.prompt = PicturePrompt(ids, tuple(placed), inputs)
@@ -104,9 +128,10 @@ class Heard:
     def logits(self, model, token_ids) -> np.ndarray:
         """transformers' logits of all tokens."""
         inputs = {"input_features": torch.tensor(self.windows.transpose(0, 2, 1))}
-        if self.name == "qwen2_audio":
-            is_heard = np.arange(2 * ROWS) < np.array(self.lengths)[:, None]
-            inputs["feature_attention_mask"] = torch.tensor(is_heard.astype(np.int64))
+        is_heard = np.arange(self.windows.shape[1]) < np.array(self.lengths)[:, None]
+        masks = {"qwen2_audio": "feature_attention_mask", "qwen3_asr": "input_features_mask"}
+        if self.name in masks:
+            inputs[masks[self.name]] = torch.tensor(is_heard.astype(np.int64))
         ids = torch.tensor([token_ids])
         with torch.no_grad():
             output = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs)
@@ -176,6 +201,9 @@ def test_spectrograms_of_other_lengths_are_refused(name, columns, allowed, compu
         ("voxtral", {"intermediate_size": 50}, "intermediate_size .* hidden_size .24. times"),
         ("qwen2_audio", {"encoder_attention_heads": 5}, "encoder_attention_heads .* a divisor"),
         ("qwen2_audio", {"activation_function": "mish"}, "activation_function"),
+        ("qwen3_asr", {"n_window": 40}, "n_window .* 50"),
+        ("qwen3_asr", {"n_window_infer": 250}, "n_window_infer .* a multiple of 100"),
+        ("qwen3_asr", {"output_dim": 40}, "output_dim .* hidden_size of the text model .48."),
     ],
 )
 def test_encoders_that_contradict_themselves_are_refused(

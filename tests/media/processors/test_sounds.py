@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
 
+from tests.doubles.hearing import extractor_of, silence
 from tests.doubles.whisper import sound
 from weft.core.errors import BadRequest
 from weft.core.values.media import Media, MediaItem
-from weft.core.values.pictures import PictureTokens, Spectrograms
+from weft.core.values.pictures import PictureTokens, SoundEnds, Spectrograms
 from weft.media.limits import MediaLimits
 from weft.media.processors.sound_processor import SoundProcessor
 from weft.media.sounds.recordings import RATE, decode_sound
 
 MELS, PLACEHOLDER = 16, 7
-QWEN = Spectrograms(num_mels=MELS, num_columns=3000, num_joined=2, has_whole_windows=False)
-VOXTRAL = Spectrograms(num_mels=MELS, num_columns=3000, num_joined=4, has_whole_windows=True)
+QWEN = Spectrograms(num_mels=MELS, num_columns=3000, num_joined=2, ends=SoundEnds.CUT)
+VOXTRAL = Spectrograms(num_mels=MELS, num_columns=3000, num_joined=4, ends=SoundEnds.WHOLE)
+ASR = Spectrograms(num_mels=MELS, num_columns=100, ends=SoundEnds.CHUNKS)
 EXTRACTOR = WhisperFeatureExtractor(feature_size=MELS)
 
 
@@ -89,12 +91,27 @@ def test_voxtral_hears_whole_windows_of_a_sound_of_any_length(seconds):
     np.testing.assert_allclose(columns_of(item), wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_qwen3_asr_hears_chunks_that_end_with_the_sound(name):
+    """Columns of the sound alone, at least half a second; a token for eight of them in each chunk."""
+    data = FILES[name]
+    item = processor(ASR).prepare(data, "hash")
+    made = extractor_of("qwen3_asr")(
+        decode_sound(data), sampling_rate=RATE, padding=True, return_attention_mask=True,
+        return_tensors="np",
+    )  # fmt: skip
+    length = int(made.attention_mask.sum())
+    assert len(item.token_ids) == length // 100 * 13 + -(-(length % 100) // 8)
+    wanted = made.input_features[0].T[:length]
+    np.testing.assert_allclose(columns_of(item), wanted, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "files", "words"),
     [
-        (QWEN, [sound(30.01)], "exceed the maximum allowed duration of 30 seconds"),
-        (VOXTRAL, [sound(600.1)], "exceed the maximum allowed duration of 600 seconds"),
-        (VOXTRAL, [sound(301)] * 2, "may last 600 seconds together, and they last 602"),
+        (QWEN, [silence(30.01)], "exceed the maximum allowed duration of 30 seconds"),
+        (VOXTRAL, [silence(600.1)], "exceed the maximum allowed duration of 600 seconds"),
+        (VOXTRAL, [silence(301)] * 2, "may last 600 seconds together, and they last 602"),
         (QWEN, [b"no sound at all"], "audio: this is not a WAV"),
         (QWEN, [sound(1.0)[:40]], "no samples"),
     ],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from weft.compute.arithmetic.chunk_stem import enter_chunks
 from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     frames,
@@ -77,6 +78,8 @@ class NativeTower:
     def _entering(self, inputs: TowerInputs) -> tuple[FloatArray, Sequence[Grid]]:
         """Returns the input of the first layer, and the grids of its rows."""
         spec = self._spec
+        if spec.stem_channels:
+            return enter_chunks(spec, inputs, self._project)
         if spec.has_conv_stem:
             assert self._positions is not None, "towers of sounds have positions"
             return enter_stem(inputs, self._positions, self._project)

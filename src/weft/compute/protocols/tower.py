@@ -88,6 +88,10 @@ def _check_grid(spec: TowerSpec, grid: Grid) -> None:
 
 
 def _check_sound(spec: TowerSpec, grid: Grid) -> None:
+    if spec.stem_channels:
+        if grid[0] != 1 or grid[1] < 1 or grid[2] != 1:
+            raise ValueError(f"grids must be [1, columns, 1]; one is {list(grid)}")
+        return
     most = 2 * spec.num_positions
     least = 2 * spec.merge if spec.has_short_sounds else most
     frames, columns, width = grid

@@ -1,11 +1,13 @@
 """`ReferenceTower`: the complete vision tower spec in float32 numpy, one grid after the other."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.compute.arithmetic import tiles
 from weft.compute.arithmetic.activations import activate
+from weft.compute.arithmetic.chunk_stem import enter_chunks
 from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     Segments,
@@ -80,9 +82,7 @@ class ReferenceTower:
     def _encode(self, patches: FloatArray, grid: Grid) -> FloatArray:
         spec, count = self._spec, len(patches)
         if spec.has_conv_stem:
-            assert self._positions is not None, "towers of sounds have positions"
-            inputs = TowerInputs(patches, [grid])
-            rows, [grid] = enter_stem(inputs, self._positions, self._project)
+            rows, [grid] = self._hear(TowerInputs(patches, [grid]))
             count = len(rows)
         else:
             rows = self._project("patch", patches)
@@ -107,6 +107,12 @@ class ReferenceTower:
             rows = self._last_norm(rows)
         levels = [level for _, level in sorted(deep, key=lambda one: one[0])]
         return np.concatenate([*self._tokens(rows), *levels], axis=1)
+
+    def _hear(self, inputs: TowerInputs) -> tuple[FloatArray, Sequence[Grid]]:
+        if self._spec.stem_channels:
+            return enter_chunks(self._spec, inputs, self._project)
+        assert self._positions is not None, "these towers have positions"
+        return enter_stem(inputs, self._positions, self._project)
 
     def _project(self, name: str, rows: FloatArray) -> FloatArray:
         return self._projections[name](rows)

@@ -4,6 +4,7 @@ A prepared picture has its pixels as bytes, at most a quarter of the size of the
 bytes to numbers when it computes the tower. Sounds for models of speech have their configuration here too.
 """
 
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -105,18 +106,30 @@ class NativeTiles(msgspec.Struct, frozen=True, kw_only=True, tag="native_tiles")
 PictureSettings = NativeSize | Squares | Tiles | Lines | NativeTiles
 
 
+MIN_SAMPLES = 8000  # of a sound in chunks: silence fills a shorter one
+
+
+class SoundEnds(StrEnum):
+    """Ways in which a sound ends in the windows that an encoder hears."""
+
+    WHOLE = "whole"
+    CUT = "cut"
+    CHUNKS = "chunks"
+
+
 class Spectrograms(msgspec.Struct, frozen=True, kw_only=True, tag="spectrograms"):
     """Processor of sounds of Whisper's kind: the logarithm of a spectrogram with `num_mels` mels, a column each 10 ms.
 
-    The encoder hears windows of `num_columns` columns, and makes a row of two columns; a token joins `num_joined` rows.
-    With `has_whole_windows` silence fills the last window of a sound, and all rows become tokens. Otherwise a sound has
-    one window at most, whose rows end with the sound.
+    The encoder hears windows of `num_columns` columns. `ends` says how a sound ends: WHOLE: silence fills its last
+    window; CUT: it has one window at most, and its last row ends with it; CHUNKS: it has any number of windows, and its
+    last column ends with it. A row is made of two columns, and a token joins `num_joined` rows; in CHUNKS, a window has
+    a token for every eight columns, rounded up.
     """
 
     num_mels: int
     num_columns: int
-    num_joined: int
-    has_whole_windows: bool
+    num_joined: int = 1
+    ends: SoundEnds
 
 
 ItemSettings = PictureSettings | Spectrograms

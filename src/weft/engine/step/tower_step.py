@@ -12,6 +12,7 @@ from weft.core.values.pictures import (
     ItemSettings,
     PicturesConfig,
     PlacedItem,
+    SoundEnds,
     SoundsConfig,
     Spectrograms,
     TowerConfig,
@@ -83,7 +84,8 @@ def _inputs(item: PlacedItem, settings: ItemSettings) -> TowerInputs:
     if not isinstance(settings, Spectrograms):
         return TowerInputs(*to_patches(item.tiles, settings.pixels))
     columns = np.frombuffer(item.columns, np.float32).reshape(-1, settings.num_mels)
-    num_windows = -(-len(columns) // settings.num_columns)
+    is_whole = settings.ends is SoundEnds.WHOLE
+    num_windows = len(columns) // settings.num_columns if is_whole else 1
     return TowerInputs(columns, [(1, len(columns) // num_windows, 1)] * num_windows)
 
 

@@ -1,14 +1,16 @@
 """`SoundProcessor`: converts a file to a prepared sound, in the same way as the model's own processor."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
+
+import numpy as np
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import Media, Modality
-from weft.core.values.pictures import PreparedItem, Spectrograms
+from weft.core.values.pictures import MIN_SAMPLES, PreparedItem, SoundEnds, Spectrograms
 from weft.media.limits import MediaLimits
 from weft.media.processors.item_processor import ItemProcessor, refused_argument
-from weft.media.sounds.log_mel import HOP, log_mel
+from weft.media.sounds.log_mel import HOP, log_mel, whole_log_mel
 from weft.media.sounds.recordings import MAX_SECONDS, RATE, decode_sound, seconds_of
 from weft.media.sounds.resample import Wave
 
@@ -40,7 +42,7 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
             raise BadRequest(
                 self.modality,
                 f"{self.modality}: the sound is too short for this model: it must last at least "
-                f"{self._least_columns / 100:g} seconds",
+                f"{2 * self.settings.num_joined * HOP / RATE:g} seconds",
             )
         return PreparedItem(
             modality=self.modality,
@@ -59,20 +61,28 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
     def _max_seconds(self) -> float:
         """The maximum duration of a sound, which models with one window do not hear beyond."""
         settings = self.settings
-        return MAX_SECONDS if settings.has_whole_windows else settings.num_columns * HOP / RATE
-
-    @property
-    def _least_columns(self) -> int:
-        return 2 * self.settings.num_joined
+        is_cut = settings.ends is SoundEnds.CUT
+        return settings.num_columns * HOP / RATE if is_cut else MAX_SECONDS
 
     def _columns(self, wave: Wave) -> tuple[bytes, int]:
         """Returns the columns of a wave for the encoder, and the number of tokens that it makes of them."""
         settings = self.settings
+        mels, window, joined = settings.num_mels, settings.num_columns, settings.num_joined
         num_columns = -(-len(wave) // HOP)
-        num_windows = -(-num_columns // settings.num_columns) if settings.has_whole_windows else 1
-        whole = log_mel(wave, settings.num_mels, num_windows * settings.num_columns)
-        if not settings.has_whole_windows:
-            num_rows = min((num_columns + 1) // 2, settings.num_columns // 2)
-            # The last row sees the column behind its own two.
-            whole = whole[: 2 * num_rows + 1]
-        return whole.tobytes(), len(whole) // 2 // settings.num_joined
+        match settings.ends:
+            case SoundEnds.WHOLE:
+                columns = log_mel(wave, mels, -(-num_columns // window) * window)
+                num_tokens = len(columns) // 2 // joined
+            case SoundEnds.CUT:
+                num_rows = min((num_columns + 1) // 2, window // 2)
+                # The last row sees the column behind its own two.
+                columns = log_mel(wave, mels, window)[: 2 * num_rows + 1]
+                num_tokens = num_rows // joined
+            case SoundEnds.CHUNKS:
+                silence = max(0, MIN_SAMPLES - len(wave))
+                columns = whole_log_mel(np.pad(wave, (0, silence)), mels)
+                num_windows, rest = divmod(len(columns), window)
+                num_tokens = num_windows * -(-window // 8) + -(-rest // 8)
+            case _:
+                assert_never(settings.ends)
+        return columns.tobytes(), num_tokens

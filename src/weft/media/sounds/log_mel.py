@@ -11,6 +11,7 @@ FFT, HOP = 400, 160  # samples of a column, and from one column to the next, at 
 _RATE = 16_000
 _TOP = 8000.0  # highest frequency
 _LEAST_POWER = 1e-10
+_PIECE = 3000  # columns that are computed at once: it bounds the memory
 _RANGE = 8.0  # decades below the highest power; lower powers are raised to there
 
 
@@ -19,14 +20,25 @@ def log_mel(wave: Wave, num_mels: int, num_columns: int) -> NDArray[np.float32]:
     samples = np.zeros(num_columns * HOP, np.float32)
     given = wave[: len(samples)]
     samples[: len(given)] = given
-    padded = np.pad(samples, FFT // 2, mode="reflect")
-    columns = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::HOP][:num_columns]
-    spectrum = np.fft.rfft(columns * _window(), axis=1)
-    power = np.square(spectrum.real) + np.square(spectrum.imag)
-    mels = np.log10(np.maximum(power @ _filters(num_mels), _LEAST_POWER))
+    return whole_log_mel(samples, num_mels)
+
+
+def whole_log_mel(wave: Wave, num_mels: int) -> NDArray[np.float32]:
+    """Returns [columns, mels] of a whole wave, whose last samples are in no column if they fill none."""
+    padded = np.pad(wave, FFT // 2, mode="reflect")
+    columns = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::HOP][: len(wave) // HOP]
+    pieces = range(0, len(columns), _PIECE)
+    mels = np.concatenate([_log_power(columns[i : i + _PIECE], num_mels) for i in pieces])
     mels = np.maximum(mels, mels.max() - _RANGE)
     result: NDArray[np.float32] = ((mels + 4.0) / 4.0).astype(np.float32)
     return result
+
+
+def _log_power(columns: NDArray[np.float32], num_mels: int) -> NDArray[np.float64]:
+    spectrum = np.fft.rfft(columns * _window(), axis=1)
+    power = np.square(spectrum.real) + np.square(spectrum.imag)
+    logarithm: NDArray[np.float64] = np.log10(np.maximum(power @ _filters(num_mels), _LEAST_POWER))
+    return logarithm
 
 
 @lru_cache(maxsize=1)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.values.media import SpeechTokens
-from weft.core.values.pictures import PictureTokens, Spectrograms
+from weft.core.values.pictures import MIN_SAMPLES, PictureTokens, SoundEnds, Spectrograms
 from weft.model.card import PictureCard, SoundCard
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields
 from weft.model.picture_settings import PREPROCESSOR, PROCESSOR
 from weft.model.spec import ModelSpec
-from weft.model.towers.spec import Projector, TowerSpec
+from weft.model.towers.spec import CHUNK_COLUMNS, Projector, TowerSpec
 
 _TOKENIZER = "tokenizer.json"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -46,9 +46,9 @@ def read_hearing_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
     return PictureCard(
         settings=Spectrograms(
             num_mels=tower.num_channels,
-            num_columns=2 * tower.num_positions,
+            num_columns=CHUNK_COLUMNS if tower.stem_channels else 2 * tower.num_positions,
             num_joined=tower.merge,
-            has_whole_windows=not tower.has_short_sounds,
+            ends=_ends(tower),
         ),
         tokens=PictureTokens(anchor=tower.image_token_id, placeholder=tower.image_token_id),
         hidden_size=tower.output_size,
@@ -58,13 +58,23 @@ def read_hearing_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
     )
 
 
+def _ends(tower: TowerSpec) -> SoundEnds:
+    if tower.stem_channels:
+        return SoundEnds.CHUNKS
+    return SoundEnds.CUT if tower.has_short_sounds else SoundEnds.WHOLE
+
+
 def _check_processor(directory: Path, tower: TowerSpec) -> None:
     """Raises `ConfigError` for settings of the spectrogram that the model's encoder does not have."""
     fields = _read_processor(directory)
     if fields is None:
         return
-    seconds = 2 * tower.num_positions * _FIXED["hop_length"] / _FIXED["sampling_rate"]
-    wanted = {**_FIXED, "feature_size": tower.num_channels, "chunk_length": seconds}
+    wanted = {**_FIXED, "feature_size": tower.num_channels}
+    if tower.stem_channels:
+        wanted |= {"n_window": CHUNK_COLUMNS // 2, "min_length": MIN_SAMPLES}
+    else:
+        seconds = 2 * tower.num_positions * _FIXED["hop_length"] / _FIXED["sampling_rate"]
+        wanted |= {"chunk_length": seconds}
     for key, value in wanted.items():
         if fields.has(key) and fields.values[key] != value:
             fields.refuse(key, f"{value:g}")

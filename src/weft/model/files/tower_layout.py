@@ -4,6 +4,7 @@
 norms have the names of an encoder's.
 """
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -80,8 +81,9 @@ class _Plans:
         plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
         if f"{key}down" in self._row.bare:
             plan = replace(plan, source=theirs("down"), is_transposed=True)
-        if self._spec.has_conv_stem and kind in ("patch", "half"):
-            plan = replace(plan, folded=(projection.input // STEM_WIDTH, STEM_WIDTH))
+        if self._spec.has_conv_stem and kind in ("patch", "half", "quarter"):
+            kernel = (STEM_WIDTH,) * (2 if self._spec.stem_channels else 1)
+            plan = replace(plan, folded=(projection.input // math.prod(kernel), *kernel))
         elif kind == "patch":
             plan = self._of_patches(plan)
         yield from self._biased(plan, f"{key}down")

@@ -8,7 +8,13 @@ from typing import assert_never
 from weft.model.switches import Activation, Norm
 
 Grid = tuple[int, int, int]  # frames, rows and columns of patches
-STEM_WIDTH = 3  # columns of a spectrogram that each convolution of a stem sees
+STEM_WIDTH = 3  # columns of a spectrogram, or mels, that each convolution of a stem sees
+CHUNK_COLUMNS = 100
+
+
+def rows_of_chunk(size: int) -> int:
+    """Returns how many of so many columns, or mels, three convolutions leave that take every second one."""
+    return -(-size // 8)
 
 
 class TowerRope(StrEnum):
@@ -108,6 +114,11 @@ class TowerSpec:
     `merge` rows that follow each other. With `has_short_sounds` a grid may have fewer columns. If their number is odd,
     no row is made of the last column, which only the column before it sees. The last rows, if they fill no token, are
     dropped.
+
+    With `stem_channels` the sound is divided into chunks of `CHUNK_COLUMNS` columns, zeros behind the last. Three
+    convolutions over 3 x 3 neighbours in time and mels, each of which takes every second one, make rows of
+    `stem_channels` channels of the mels left, which one linear layer joins. A row has a sine and a cosine of its place
+    in the chunk as its position. A sound may have any number of columns, and rows see `window` rows.
     """
 
     patch_size: int
@@ -145,6 +156,7 @@ class TowerSpec:
     end_token_id: int | None = None
     has_conv_stem: bool = False
     has_short_sounds: bool = False
+    stem_channels: int = 0  # 0: convolutions over time alone
     num_cross_layers: int = 0  # of the decoder, for CROSS
 
     @property
@@ -191,11 +203,22 @@ class TowerSpec:
         return (patch, *self._projectors(), *deep)
 
     def _stem(self) -> tuple[ProjectionSpec, ...]:
+        if self.stem_channels:
+            return self._chunk_stem()
         sizes = {"patch": self.patch_dim, "half": self.hidden_size}
         return tuple(
             ProjectionSpec(name=name, input=STEM_WIDTH * size, output=self.hidden_size)
             for name, size in sizes.items()
         )
+
+    def _chunk_stem(self) -> tuple[ProjectionSpec, ...]:
+        channels, mels = self.stem_channels, rows_of_chunk(self.num_channels)
+        sizes = {"patch": 1, "half": channels, "quarter": channels}
+        stem = (
+            ProjectionSpec(name=name, input=STEM_WIDTH**2 * size, output=channels)
+            for name, size in sizes.items()
+        )
+        return (*stem, ProjectionSpec(name="stem", input=channels * mels, output=self.hidden_size))
 
     def _projectors(self) -> tuple[ProjectionSpec, ...]:
         if self.projector is not Projector.CROSS:
@@ -272,8 +295,15 @@ class TowerSpec:
                 first = end
         return tuple(runs)
 
+    def num_rows(self, columns: int) -> int:
+        """Returns the number of rows that a stem makes of the columns of a sound."""
+        if not self.stem_channels:
+            return columns // 2
+        chunks, rest = divmod(columns, CHUNK_COLUMNS)
+        return chunks * rows_of_chunk(CHUNK_COLUMNS) + rows_of_chunk(rest)
+
     def num_tokens(self, grids: Sequence[Grid]) -> int:
         """Returns the number of output rows of an item with these grids."""
         if self.has_conv_stem:
-            return sum(columns // 2 // self.merge for _, columns, _ in grids)
+            return sum(self.num_rows(columns) // self.merge for _, columns, _ in grids)
         return sum(t * (h // self.merge) * (w // self.merge) for t, h, w in grids)

@@ -85,4 +85,6 @@ def _of_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[CompactedMessage
         if message["role"] == "user":
             content = message["content"]
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            yield CompactedMessage(id=new_id("msg"), content=[listed_of_chat(part) for part in parts])
+            yield CompactedMessage(
+                id=new_id("msg"), content=[listed_of_chat(part) for part in parts]
+            )

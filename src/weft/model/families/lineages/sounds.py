@@ -1,4 +1,4 @@
-"""Encoders of sounds, of Whisper's kind; and family rows of Qwen2-Audio and Voxtral, text models that hear."""
+"""Encoders of sounds, of Whisper's kind; and family rows of the text models that hear."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
 from weft.model.fields import Fields
 from weft.model.switches import Norm
-from weft.model.towers.spec import Projector, TowerSpec
+from weft.model.towers.spec import CHUNK_COLUMNS, Projector, TowerSpec, rows_of_chunk
 
 SOUND_EPS = 1e-5
 _ENCODER: Mapping[str, object] = {
@@ -22,6 +22,16 @@ _ENCODER: Mapping[str, object] = {
     "encoder_layers": 32,
     "max_source_positions": 1500,
     "num_mel_bins": 128,
+}
+_QWEN3: Mapping[str, object] = {
+    "d_model": 1024,
+    "encoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "encoder_layers": 24,
+    "n_window": 50,
+    "n_window_infer": 800,
+    "output_dim": 3584,
+    "downsample_hidden_size": 480,
 }
 # Voxtral's names of keys, with Whisper's.
 _VOXTRAL_KEYS = {
@@ -105,6 +115,32 @@ def _read_voxtral(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
     )
 
 
+def _read_qwen3(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
+    fields = Fields({**_ENCODER, **_QWEN3, **audio.values}, audio.where)
+    if fields.integer("n_window") != CHUNK_COLUMNS // 2:
+        fields.refuse("n_window", f"{CHUNK_COLUMNS // 2}")
+    num_chunks, rest = divmod(fields.integer("n_window_infer", high=2**20), CHUNK_COLUMNS)
+    if rest or not num_chunks:
+        fields.refuse("n_window_infer", f"a multiple of {CHUNK_COLUMNS}")
+    if read_width(fields, "output_dim") != hidden_size:
+        fields.refuse("output_dim", f"hidden_size of the text model ({hidden_size})")
+    if read_width(fields, "d_model") % 2:
+        fields.refuse("d_model", "an even number")
+    spec = read_sounds(Fields({**fields.values, "max_source_positions": 1}, audio.where))
+    return replace(
+        spec,
+        num_positions=0,
+        stem_channels=read_width(fields, "downsample_hidden_size"),
+        window=num_chunks * rows_of_chunk(CHUNK_COLUMNS),
+        projector=Projector.MLP,
+        projector_inner=spec.hidden_size,
+        projector_activation=spec.activation,
+        has_projector_norm=False,
+        output_size=hidden_size,
+        image_token_id=top.integer_or("audio_token_id", 151676, low=0),
+    )
+
+
 _QWEN2_TOWER = TowerRow(
     read=_read_qwen2,
     section="audio_config",
@@ -127,6 +163,21 @@ _VOXTRAL_TOWER = replace(
         "project.merger.down": "multi_modal_projector.linear_2",
     },
 )
+_QWEN3_TOWER = replace(
+    _QWEN2_TOWER,
+    read=_read_qwen3,
+    names={
+        **SOUND_NAMES,
+        "project.patch.down": "@conv2d1",
+        "project.half.down": "@conv2d2",
+        "project.quarter.down": "@conv2d3",
+        "project.stem.down": "@conv_out",
+        "norm": "@ln_post",
+        "project.merger.up": "multi_modal_projector.linear_1",
+        "project.merger.down": "multi_modal_projector.linear_2",
+    },
+    unbiased=frozenset({"project.stem.down"}),
+)
 _PREFIXES = ("language_model.model.", "model.language_model.")
 
 SOUND_FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -137,6 +188,24 @@ SOUND_FAMILIES: Mapping[str, Family] = MappingProxyType(
             prefixes=_PREFIXES,
             text_types=("qwen2",),
             tower=_QWEN2_TOWER,
+        ),
+        "qwen3_asr": replace(
+            QWEN_FAMILIES["qwen3"],
+            architecture="Qwen3ASRForConditionalGeneration",
+            defaults={
+                **QWEN_FAMILIES["qwen3"].defaults,
+                "hidden_size": 2048,
+                "intermediate_size": 6144,
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "max_position_embeddings": 65536,
+                "tie_word_embeddings": True,
+            },
+            prefixes=("model.language_model.", "model."),
+            text_types=("qwen3",),
+            tower=_QWEN3_TOWER,
         ),
         "voxtral": replace(
             LLAMA_FAMILIES["llama"],
