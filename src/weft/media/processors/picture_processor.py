@@ -34,11 +34,10 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
     modality: ClassVar[Modality] = WHAT
 
     def check(self, media: Media, limits: MediaLimits) -> None:
-        """See `ItemProcessor`: all pictures of a prompt together have a maximum number of pixels."""
+        """Checks the pixels of all pictures of a prompt together."""
         check_pictures(media, limits.max_pixels)
 
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
-        """See `ItemProcessor`."""
         tiles, pieces = self._process(decode_picture(data))
         token_ids = to_token_ids(pieces, self.encode)
         return PreparedItem(
@@ -50,7 +49,6 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
         )
 
     def with_argument(self, name: str, value: Any) -> PictureSettings:
-        """See `ItemProcessor`."""
         return _changed(self.settings, name, value)
 
     def _process(self, picture: Picture) -> tuple[list[Tile], list[Piece]]:

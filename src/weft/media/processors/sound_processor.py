@@ -22,7 +22,7 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
     modality: ClassVar[Modality] = "audio"
 
     def check(self, media: Media, limits: MediaLimits) -> None:
-        """See `ItemProcessor`: a sound may be as long as the model hears, and all sounds of a prompt together 600 s."""
+        """Checks the duration of each sound, which the model must hear, and of all sounds of a prompt together."""
         del limits
         files = (item.data for item in media.items if item.modality == self.modality)
         most = self._max_seconds
@@ -35,7 +35,6 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
             )
 
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
-        """See `ItemProcessor`."""
         wave = decode_sound(data, self.modality, self._max_seconds)
         columns, num_tokens = self._columns(wave)
         if not num_tokens:
@@ -53,7 +52,7 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
         )
 
     def with_argument(self, name: str, value: Any) -> Spectrograms:
-        """See `ItemProcessor`: there are no arguments."""
+        """Raises `BadRequest`: there are no arguments."""
         del value
         raise refused_argument(f"{name[:40]!a} is not supported; this model allows nothing")
 

@@ -22,7 +22,7 @@ from weft.model.families.lineages.qwen import QWEN_FAMILIES
 from weft.model.families.lineages.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.families.lineages.qwen_vl import QWEN_VL_FAMILIES
 from weft.model.families.lineages.siglip import IDEFICS_FAMILIES
-from weft.model.families.lineages.sounds import SOUND_FAMILIES
+from weft.model.families.sound_families import SOUND_FAMILIES
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""Encoders of sounds, of Whisper's kind; and family rows of the text models that hear."""
+"""Family rows of models that hear, of several lineages: Whisper, and text models with an encoder of its kind."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,12 +8,13 @@ from weft.model.families.encoder_families import read_activation
 from weft.model.families.family import Family
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
 from weft.model.families.lineages.qwen import QWEN_FAMILIES
+from weft.model.families.names import WHISPER
 from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
 from weft.model.fields import Fields
 from weft.model.switches import Norm
 from weft.model.towers.spec import CHUNK_COLUMNS, Projector, TowerSpec, rows_of_chunk
 
-SOUND_EPS = 1e-5
+_EPS = 1e-5
 _ENCODER: Mapping[str, object] = {
     "activation_function": "gelu",
     "d_model": 1280,
@@ -40,7 +41,29 @@ _VOXTRAL_KEYS = {
     "intermediate_size": "encoder_ffn_dim",
     "num_hidden_layers": "encoder_layers",
 }
-SOUND_NAMES = {
+_WHISPER: Mapping[str, object] = {
+    "activation_function": "gelu",
+    "d_model": 384,
+    "decoder_attention_heads": 6,
+    "decoder_ffn_dim": 1536,
+    "decoder_layers": 4,
+    "encoder_attention_heads": 6,
+    "encoder_ffn_dim": 1536,
+    "encoder_layers": 4,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "num_mel_bins": 80,
+    "vocab_size": 51865,
+}
+_WHISPER_KEYS = {
+    "activation_function": "hidden_act",
+    "d_model": "hidden_size",
+    "decoder_attention_heads": "num_attention_heads",
+    "decoder_ffn_dim": "intermediate_size",
+    "decoder_layers": "num_hidden_layers",
+    "max_target_positions": "max_position_embeddings",
+}
+_NAMES = {
     "project.patch.down": "@conv1",
     "project.half.down": "@conv2",
     "positions": "@embed_positions",
@@ -56,7 +79,7 @@ SOUND_NAMES = {
 }
 
 
-def read_sounds(fields: Fields) -> TowerSpec:
+def _read_sounds(fields: Fields) -> TowerSpec:
     """Returns an encoder with Whisper's keys, each row of which goes to the decoder as it is."""
     hidden = read_width(fields, "d_model")
     return TowerSpec(
@@ -66,7 +89,7 @@ def read_sounds(fields: Fields) -> TowerSpec:
         intermediate_size=read_width(fields, "encoder_ffn_dim"),
         num_layers=read_num_layers(fields, "encoder_layers"),
         num_heads=read_heads(fields, "encoder_attention_heads", hidden, unit=1),
-        norm_eps=SOUND_EPS,
+        norm_eps=_EPS,
         activation=read_activation(fields, "activation_function"),
         has_last_norm=True,
         num_positions=fields.integer("max_source_positions", high=2**16),
@@ -80,13 +103,13 @@ def read_sounds(fields: Fields) -> TowerSpec:
 def _read_qwen2(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
     key = "audio_token_index" if top.has("audio_token_index") else "audio_token_id"
     return replace(
-        read_sounds(Fields({**_ENCODER, **audio.values}, audio.where)),
+        _read_sounds(Fields({**_ENCODER, **audio.values}, audio.where)),
         has_short_sounds=True,
         has_last_norm=False,
         merge=2,
         projector=Projector.POOL,
         pool_norm=Norm.LAYER,
-        projector_eps=SOUND_EPS,
+        projector_eps=_EPS,
         output_size=hidden_size,
         image_token_id=top.integer_or(key, 151646, low=0),
     )
@@ -94,7 +117,7 @@ def _read_qwen2(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
 
 def _read_voxtral(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
     given = {_VOXTRAL_KEYS.get(key, key): value for key, value in audio.values.items()}
-    spec = read_sounds(Fields({**_ENCODER, **given}, audio.where))
+    spec = _read_sounds(Fields({**_ENCODER, **given}, audio.where))
     merge, rest = divmod(spec.intermediate_size, spec.hidden_size)
     if rest or not merge or spec.num_positions % merge:
         audio.refuse(
@@ -126,7 +149,7 @@ def _read_qwen3(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
         fields.refuse("output_dim", f"hidden_size of the text model ({hidden_size})")
     if read_width(fields, "d_model") % 2:
         fields.refuse("d_model", "an even number")
-    spec = read_sounds(Fields({**fields.values, "max_source_positions": 1}, audio.where))
+    spec = _read_sounds(Fields({**fields.values, "max_source_positions": 1}, audio.where))
     return replace(
         spec,
         num_positions=0,
@@ -141,11 +164,32 @@ def _read_qwen3(top: Fields, audio: Fields, hidden_size: int) -> TowerSpec:
     )
 
 
+def _read_whisper(top: Fields, _: Fields, hidden_size: int) -> TowerSpec:
+    fields = Fields({**_WHISPER, **top.values, "d_model": hidden_size}, top.where)
+    return replace(
+        _read_sounds(fields),
+        projector=Projector.CROSS,
+        num_cross_layers=read_num_layers(fields, "decoder_layers"),
+    )
+
+
+_WHISPER_TOWER = TowerRow(
+    read=_read_whisper,
+    section=None,
+    names={
+        **_NAMES,
+        "norm": "@layer_norm",
+        "project.keys.down": "decoder.layers.{}.encoder_attn.k_proj",
+        "project.values.down": "decoder.layers.{}.encoder_attn.v_proj",
+    },
+    towers=("encoder.",),
+    unbiased=frozenset({"k", "project.keys.down"}),
+)
 _QWEN2_TOWER = TowerRow(
     read=_read_qwen2,
     section="audio_config",
     names={
-        **SOUND_NAMES,
+        **_NAMES,
         "project.merger.norm": "@layer_norm",
         "project.merger.down": "multi_modal_projector.linear",
     },
@@ -157,7 +201,7 @@ _VOXTRAL_TOWER = replace(
     _QWEN2_TOWER,
     read=_read_voxtral,
     names={
-        **SOUND_NAMES,
+        **_NAMES,
         "norm": "@layer_norm",
         "project.merger.up": "multi_modal_projector.linear_1",
         "project.merger.down": "multi_modal_projector.linear_2",
@@ -167,7 +211,7 @@ _QWEN3_TOWER = replace(
     _QWEN2_TOWER,
     read=_read_qwen3,
     names={
-        **SOUND_NAMES,
+        **_NAMES,
         "project.patch.down": "@conv2d1",
         "project.half.down": "@conv2d2",
         "project.quarter.down": "@conv2d3",
@@ -182,6 +226,28 @@ _PREFIXES = ("language_model.model.", "model.language_model.")
 
 SOUND_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
+        "whisper": Family(
+            architecture="WhisperForConditionalGeneration",
+            defaults={
+                **{_WHISPER_KEYS[key]: _WHISPER[key] for key in _WHISPER_KEYS},
+                "vocab_size": _WHISPER["vocab_size"],
+                "layer_norm_eps": _EPS,
+                "tie_word_embeddings": True,
+            },
+            aliases=_WHISPER_KEYS,
+            names=WHISPER,
+            qkv_bias="always",
+            has_key_bias=False,
+            o_bias="always",
+            mlp_bias="always",
+            is_gated=False,
+            norm=Norm.LAYER,
+            position_offset=0,
+            prefixes=("model.decoder.", "decoder."),
+            tower=_WHISPER_TOWER,
+            reads=frozenset({"is_encoder_decoder"}),
+            ignored_tensors=("proj_out.",),
+        ),
         "qwen2_audio": replace(
             QWEN_FAMILIES["qwen2"],
             architecture="Qwen2AudioForConditionalGeneration",
