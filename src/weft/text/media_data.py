@@ -84,7 +84,7 @@ def _is_wave(value: object) -> bool:
 
 def _wav(samples: Any, rate: Any) -> bytes:
     """Returns the WAV file of samples from -1 to 1."""
-    data = samples.astype("<f4").tobytes()
+    data: bytes = samples.astype("<f4").tobytes()
     rate = int(rate)
     form = (b"fmt ", 16, 3, 1, rate, 4 * rate, 4, 32)
     head = (b"RIFF", 36 + len(data), b"WAVE", *form, b"data", len(data))
