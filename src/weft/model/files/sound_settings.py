@@ -69,7 +69,7 @@ def _check_processor(directory: Path, tower: TowerSpec) -> None:
     fields = _read_processor(directory)
     if fields is None:
         return
-    wanted = {**_FIXED, "feature_size": tower.num_channels}
+    wanted: dict[str, float] = {**_FIXED, "feature_size": tower.num_channels}
     if tower.stem_channels:
         wanted |= {"n_window": CHUNK_COLUMNS // 2, "min_length": MIN_SAMPLES}
     else:
