@@ -51,6 +51,9 @@ NOT_RUN = {
     "weft serve Qwen/Qwen3-VL-2B-Instruct ": (
         "needs a vision model from the Hub; tests/e2e/test_pictures.py serves small ones"
     ),
+    "weft serve models/gemma-3-4b-it-Q4_K_M.gguf ": (
+        "needs a vision model from the Hub; tests/e2e/test_projectors.py serves small ones"
+    ),
     "weft serve openai/whisper-small ": "needs vLLM; make test-vllm transcribes with a small one",
     "weft serve openai/whisper-tiny": (
         "needs a model from the Hub; tests/e2e/test_speech.py serves a small one"
