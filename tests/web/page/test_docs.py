@@ -57,6 +57,7 @@ POOLING = {
         "rerank",
         "v1-rerank",
         "v2-rerank",
+        "v2-embed",
         "api-embed",
         "api-embeddings",
     )
@@ -72,6 +73,7 @@ GENERATING = (
     | {"post-v1-decisions", "post-v1-systemone", "post-generative-scoring"}
     | {"post-v1-responses-input-tokens", "post-v1-responses-render", "post-v1-messages-render"}
     | {"post-v1-chat-completions-batch"}
+    | {"post-v2-chat", "post-cohere-v2-chat", "post-cohere-v2-chat-render"}
 )
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
