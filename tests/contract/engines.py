@@ -168,6 +168,7 @@ async def api_server(behind=process, **options) -> AsyncIterator[ApiServerClient
 
             attached = AttachedServer(await Channel.open(ours, FromServer), engine, tell, expose)
             serving = asyncio.create_task(attached.serve())
+            beating = asyncio.create_task(attached.heartbeat.silence())  # as the supervisor does
             try:
                 client = await ApiServerClient.open(
                     "0.0", await Channel.open(theirs, ToServer), engine.vllm_config, engine.renderer
@@ -175,6 +176,7 @@ async def api_server(behind=process, **options) -> AsyncIterator[ApiServerClient
                 yield client
                 await stop(client)
             finally:
+                beating.cancel()
                 theirs.close()
                 await serving
     finally:
