@@ -112,9 +112,9 @@ def test_where_streams_take_long_prompts_have_twice_their_time():
     assert all(seconds == pytest.approx(0.624, rel=0.02) for _, seconds in steps[12:-1])
 
 
-# Seconds of a step, of a row of a stream and of a row of a prompt, fitted to pauses that were measured on two cores with
-# AVX-512 in the shapes of Qwen3-0.6B (where the pauses of 16 streams were 0.2 s) and of SmolLM2-135M; and of streams that
-# need four fifths of the target.
+# Seconds of a step, of a row of a stream and of a row of a prompt. They are fitted to pauses that were measured on two
+# cores with AVX-512, in the shapes of Qwen3-0.6B (where the pauses of 16 streams were 0.2 s) and of SmolLM2-135M; the
+# last ones are of streams that need four fifths of the target.
 FITTED = [(0.045, 0.0014, 0.0022), (0.012, 0.0005, 0.0006), (0.056, 0.0015, 0.002)]
 
 
