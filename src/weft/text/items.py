@@ -24,13 +24,13 @@ def place_items(
         anchor: _items_of(modality, anchor, token_ids, items)
         for modality, anchor in anchors.items()
     }
+    if not items:
+        return token_ids, []
     whole: list[int] = []
     placed: list[PlacedItem] = []
     done = 0
-    for place, token_id in enumerate(token_ids):
-        if token_id not in left:
-            continue
-        item = next(left[token_id])
+    for place in sorted(place for anchor in left for place in _places(anchor, token_ids)):
+        item = next(left[token_ids[place]])
         _join(whole, token_ids[done:place], tokenizer)
         done = place + 1
         placed.append(_append(whole, item, tokenizer))
@@ -51,6 +51,14 @@ def _items_of(
             "of these are given",
         )
     return iter(found)
+
+
+def _places(anchor: int, token_ids: list[int]) -> Iterator[int]:
+    """Yields the indexes of an anchor."""
+    place = -1
+    for _ in range(token_ids.count(anchor)):
+        place = token_ids.index(anchor, place + 1)
+        yield place
 
 
 def _append(whole: list[int], item: PreparedItem, tokenizer: Tokenizer | None) -> PlacedItem:

@@ -7,8 +7,9 @@ import numpy as np
 from weft.compute.arithmetic.activations import activate
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import TowerInputs
+from weft.core.values.pictures import rows_of_chunk
 from weft.model.switches import Activation
-from weft.model.towers.spec import CHUNK_COLUMNS, STEM_WIDTH, Grid, TowerSpec, rows_of_chunk
+from weft.model.towers.spec import CHUNK_COLUMNS, STEM_WIDTH, Grid, TowerSpec
 
 _CONVOLUTIONS = ("patch", "half", "quarter")
 _MAX_TIMESCALE = 10_000

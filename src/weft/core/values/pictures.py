@@ -109,6 +109,11 @@ PictureSettings = NativeSize | Squares | Tiles | Lines | NativeTiles
 MIN_SAMPLES = 8000  # of a sound in chunks: silence fills a shorter one
 
 
+def rows_of_chunk(size: int) -> int:
+    """Returns how many of so many columns, or mels, three convolutions leave that take every second one."""
+    return -(-size // 8)
+
+
 class SoundEnds(StrEnum):
     """Ways in which a sound ends in the windows that an encoder hears."""
 
@@ -123,7 +128,7 @@ class Spectrograms(msgspec.Struct, frozen=True, kw_only=True, tag="spectrograms"
     The encoder hears windows of `num_columns` columns. `ends` says how a sound ends: WHOLE: silence fills its last
     window; CUT: it has one window at most, and its last row ends with it; CHUNKS: it has any number of windows, and its
     last column ends with it. A row is made of two columns, and a token joins `num_joined` rows; in CHUNKS, a window has
-    a token for every eight columns, rounded up.
+    as many tokens as `rows_of_chunk` says.
     """
 
     num_mels: int

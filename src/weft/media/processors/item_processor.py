@@ -1,6 +1,7 @@
 """`ItemProcessor`: what all processors of media share: the names of items, and arguments of a request."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -17,7 +18,7 @@ Settings = TypeVar("Settings", bound=ItemSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class ItemProcessor(Generic[Settings]):
+class ItemProcessor(ABC, Generic[Settings]):
     """Prepares media of one modality for one model. `encode` encodes text with the model's tokenizer.
 
     The methods are slow; threads may share a processor.
@@ -30,20 +31,20 @@ class ItemProcessor(Generic[Settings]):
     encode: Encode
     salt: str | None = None  # a part of the hashes of all items
 
+    @abstractmethod
     def check(self, media: Media, limits: MediaLimits) -> None:
         """Raises `BadRequest` for files of this modality that cannot be read, or exceed the limits by their headers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
         """Returns the prepared item for a file; `digest` becomes its `hash`.
 
         Raises `BadRequest` for a file that cannot be read.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def with_argument(self, name: str, value: Any) -> Settings:
         """Returns the settings with an argument of a request; raises `BadRequest` for an unknown argument."""
-        raise NotImplementedError
 
     def salted(self, salt: str | None) -> Self:
         """Returns the processor for a request with this salt."""

@@ -7,7 +7,13 @@ import numpy as np
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import Media, Modality
-from weft.core.values.pictures import MIN_SAMPLES, PreparedItem, SoundEnds, Spectrograms
+from weft.core.values.pictures import (
+    MIN_SAMPLES,
+    PreparedItem,
+    SoundEnds,
+    Spectrograms,
+    rows_of_chunk,
+)
 from weft.media.limits import MediaLimits
 from weft.media.processors.item_processor import ItemProcessor, refused_argument
 from weft.media.sounds.log_mel import HOP, log_mel, whole_log_mel
@@ -81,7 +87,7 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
                 silence = max(0, MIN_SAMPLES - len(wave))
                 columns = whole_log_mel(np.pad(wave, (0, silence)), mels)
                 num_windows, rest = divmod(len(columns), window)
-                num_tokens = num_windows * -(-window // 8) + -(-rest // 8)
+                num_tokens = num_windows * rows_of_chunk(window) + rows_of_chunk(rest)
             case _:
                 assert_never(settings.ends)
         return columns.tobytes(), num_tokens

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from weft.core.values.pictures import rows_of_chunk
 from weft.model.families.encoder_families import read_activation
 from weft.model.families.family import Family
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
@@ -12,7 +13,7 @@ from weft.model.families.names import WHISPER
 from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
 from weft.model.fields import Fields
 from weft.model.switches import Norm
-from weft.model.towers.spec import CHUNK_COLUMNS, Projector, TowerSpec, rows_of_chunk
+from weft.model.towers.spec import CHUNK_COLUMNS, Projector, TowerSpec
 
 _EPS = 1e-5
 _ENCODER: Mapping[str, object] = {

@@ -59,9 +59,8 @@ class Architecture:
     model_type_with_experts: str | None = None
     adds_up: bool = True
     truncates: bool = True
-    has_mlp: bool = (
-        True  # False: every layer has experts, and files may leave out the size of an MLP
-    )
+    # False: every layer has experts, and files may leave out the size of an MLP.
+    has_mlp: bool = True
     has_tiled_heads: bool = False  # see `weft.model.gguf.head_order`
     has_own_layers: bool = False  # sizes of single layers, as Gemma 4 has them
     read_own: Callable[["Metadata"], None] | None = None

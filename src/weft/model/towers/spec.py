@@ -5,16 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from weft.core.values.pictures import rows_of_chunk
 from weft.model.switches import Activation, Norm
 
 Grid = tuple[int, int, int]  # frames, rows and columns of patches
 STEM_WIDTH = 3  # columns of a spectrogram, or mels, that each convolution of a stem sees
 CHUNK_COLUMNS = 100
-
-
-def rows_of_chunk(size: int) -> int:
-    """Returns how many of so many columns, or mels, three convolutions leave that take every second one."""
-    return -(-size // 8)
 
 
 class TowerRope(StrEnum):
