@@ -9,9 +9,9 @@ from tests.doubles.fake_runner import FakeRunner
 from weft.compute.protocols.runner import Batch, FloatArray
 from weft.compute.protocols.tower import TowerInputs
 from weft.core.values.pictures import (
+    ItemsConfig,
+    ItemTokens,
     NativeSize,
-    PicturesConfig,
-    PictureTokens,
     Pixels,
     PlacedItem,
     Tile,
@@ -21,19 +21,19 @@ PLACEHOLDER = 60
 HIDDEN, LEVELS = 2, 1
 
 
-def pictures_config(**changes) -> PicturesConfig:
+def items_config(**changes) -> ItemsConfig:
     """Pictures of windows of 2 x 2 patches of 2 x 2 pixels: 16 pixels a row of the tower."""
     pixels = Pixels(patch_size=2, merge_size=2)
     values = {
         "settings": NativeSize(pixels=pixels, min_pixels=1, max_pixels=10_000),
-        "tokens": PictureTokens(anchor=PLACEHOLDER, placeholder=PLACEHOLDER),
+        "tokens": ItemTokens(anchor=PLACEHOLDER, placeholder=PLACEHOLDER),
         "output_bytes": 1 << 20,
         "max_step_rows": 64,
         "hidden_size": HIDDEN,
         "row_size": HIDDEN * (1 + LEVELS),
         "has_rope_sections": True,
     }
-    return PicturesConfig(**values | changes)
+    return ItemsConfig(**values | changes)
 
 
 def placed(seed: int, start: int, rows: int = 2, columns: int = 2) -> PlacedItem:

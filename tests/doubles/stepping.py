@@ -282,7 +282,7 @@ def make_config(**overrides) -> EngineConfig:
         compute_config=ComputeConfig(compute="native", num_threads=1),
         pooler_config=overrides.get("pooler_config"),
         lora_config=overrides.get("lora_config"),
-        pictures_config=overrides.get("pictures_config"),
+        items_config=overrides.get("items_config"),
         sounds_config=overrides.get("sounds_config"),
     )
 

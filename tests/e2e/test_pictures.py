@@ -23,7 +23,7 @@ from tests.web.serving import serving
 from weft.core.errors import BadRequest
 from weft.core.tenant_client import as_tenant
 from weft.core.tenants import Tenant, TenantRules
-from weft.core.values.pictures import PictureTokens
+from weft.core.values.pictures import ItemTokens
 from weft.core.values.types import RequestOptions, SamplingParams
 from weft.media.processors.patches import to_patches
 from weft.media.processors.picture_processor import PictureProcessor
@@ -130,7 +130,7 @@ class Lfm2Processor:
         }
         Path(directory, "preprocessor_config.json").write_text(json.dumps(settings))
         found = read_picture_settings(directory, TowerSizes(4, 2))
-        self._ours = PictureProcessor(found, PictureTokens(anchor=IMAGE, placeholder=IMAGE), list)
+        self._ours = PictureProcessor(found, ItemTokens(anchor=IMAGE, placeholder=IMAGE), list)
 
     def __call__(self, pictures: list, return_tensors: str) -> dict[str, np.ndarray]:
         """The tiles as rows of patches, filled up to one length."""

@@ -49,7 +49,7 @@ async def test_a_chat_with_pictures_answers_as_with_the_checkpoint(pair):
 
 def test_pictures_are_prepared_as_for_the_checkpoint(pair):
     """Sizes, pixels and tokens are those of the checkpoint's own files, to the precision of numbers in GGUF files."""
-    checkpoint, model = (find_model(name).card.pictures for name in pair)
+    checkpoint, model = (find_model(name).card.media for name in pair)
     assert checkpoint is not None
     assert model is not None
     assert replace(model, settings=checkpoint.settings) == checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doubles.picture_runner import PLACEHOLDER, PictureRunner, pictures_config, placed
+from tests.doubles.picture_runner import PLACEHOLDER, PictureRunner, items_config, placed
 from tests.doubles.stepping import SteppingEngine, make_engine
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import FinishReason
@@ -12,7 +12,7 @@ BEFORE, AFTER = [5, 6, 7, 8, 9], [10, 11, 12]
 
 def make(pictures=None, **overrides) -> SteppingEngine:
     """An engine of blocks of four tokens that takes pictures."""
-    return make_engine(PictureRunner(), pictures_config=pictures or pictures_config(), **overrides)
+    return make_engine(PictureRunner(), items_config=pictures or items_config(), **overrides)
 
 
 def prompt_of(*seeds: int, rows: int = 2, before=BEFORE) -> tuple[list[int], list[PlacedItem]]:
@@ -52,7 +52,7 @@ def test_chunks_change_nothing(budget: int) -> None:
 )
 def test_a_step_without_room_for_a_picture_ends_before_it(changes: dict[str, int]) -> None:
     """Budget and memory of the tower delay a picture, and an item larger than either is computed alone."""
-    engine = make(pictures_config(**changes))
+    engine = make(items_config(**changes))
     token_ids, items = prompt_of(1, 2)
     for name in ("a", "b"):
         engine.submit(name, token_ids, items=items, max_tokens=6, salt=name)
@@ -164,7 +164,7 @@ def test_an_aborted_request_gives_its_outputs_back() -> None:
 @pytest.mark.parametrize("budget", [1, 3, 4, 6, 8, 64])
 def test_no_step_cuts_tokens_that_see_each_other(budget: int) -> None:
     """A chunk ends before such a run, or takes it whole; the runner refuses rows that see later ones."""
-    both = pictures_config(sees_both_ways=True)
+    both = items_config(sees_both_ways=True)
     engine = make(both, max_num_batched_tokens=budget)
     assert answer(engine, "chunked", 1, 2).token_ids == answer(make(both), "alone", 1, 2).token_ids
     assert answer(engine, "again", 1, 2).num_cached_tokens == 16

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.contract.engines import MODEL, running_engine
-from tests.doubles.picture_runner import PictureRunner, pictures_config
+from tests.doubles.picture_runner import PictureRunner, items_config
 from tests.doubles.stepping import make_engine
 from tests.engine.test_lora import adapter
 from tests.engine.test_pictures import prompt_of
@@ -231,7 +231,7 @@ def test_pictures_are_computed_again():
     token_ids, items = prompt_of(1, 2)
 
     def engine():
-        return make_engine(PictureRunner(), pictures_config=pictures_config())
+        return make_engine(PictureRunner(), items_config=items_config())
 
     whole = engine().finish("whole", token_ids, items=items, max_tokens=6).token_ids
     for place in range(6):

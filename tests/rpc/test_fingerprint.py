@@ -31,7 +31,7 @@ CHANGE_NO_TOKEN = {
     "kv_offloading_config",
     "kv_transfer_config",
     "lora_config",
-    "pictures_config",  # media do not pass over gRPC
+    "items_config",  # media do not pass over gRPC
     "pooler_config",  # requests without tokens
     "profiler_config",
     "prompt_embeds_size",

@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.aio.tasks import in_place
 from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, TENSORS, WORDS, Media, MediaItem, Modality
-from weft.core.values.pictures import PicturesConfig, PreparedItem, Spectrograms
+from weft.core.values.pictures import ItemsConfig, PreparedItem, Spectrograms
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaSources
 from weft.media.prepared_cache import PreparedCache
@@ -27,7 +27,7 @@ Processors = Mapping[Modality, ItemProcessor[Any]]
 class MediaPreparer:
     """Prepares media for one model. Used on one event loop."""
 
-    def __init__(self, config: PicturesConfig, encode: Encode) -> None:
+    def __init__(self, config: ItemsConfig, encode: Encode) -> None:
         sources = MediaSources.of(config.domains, config.directory)
         self._limits = sources.limits
         self._fetcher = MediaFetcher(sources)
@@ -114,7 +114,7 @@ class MediaPreparer:
         await self._fetcher.aclose()
 
 
-def _processors(config: PicturesConfig, encode: Encode) -> Processors:
+def _processors(config: ItemsConfig, encode: Encode) -> Processors:
     match config.settings:
         case Spectrograms():
             return {"audio": SoundProcessor(config.settings, config.tokens, encode)}

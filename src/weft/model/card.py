@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.values.media import SpeechTokens
-from weft.core.values.pictures import ItemSettings, PictureTokens
+from weft.core.values.pictures import ItemSettings, ItemTokens
 from weft.model.pooling import PoolingSpec
 
 
@@ -28,14 +28,13 @@ class AdapterBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureCard:
-    """Facts of a model that takes pictures: their processing, their tokens, and the vision tower's output rows.
-
-    A model that takes sounds in prompts has such a card, too.
+class ItemCard:
+    """Facts of a model that takes pictures or sounds in prompts: their processing, their tokens, and the tower's output
+    rows.
     """
 
     settings: ItemSettings
-    tokens: PictureTokens
+    tokens: ItemTokens
     hidden_size: int
     row_size: int
     sees_both_ways: bool
@@ -83,8 +82,8 @@ class ModelCard:
     embedding_size: int | None = None  # numbers per row of the embedding table; None: no table
     num_idle_parameters: int = 0  # parameters of experts that a token does not use
     keeps_latents: bool = False  # the KV cache has latent vectors instead of keys and values
-    pictures: PictureCard | None = None  # None: the model takes no pictures
-    sounds: SoundCard | None = None  # None: the model takes no sounds
+    media: ItemCard | None = None  # None: the model takes no pictures or sounds in prompts
+    sounds: SoundCard | None = None  # None: this is no model of speech
     is_causal: bool = True  # tokens see earlier tokens only, so a prompt may be computed in chunks
 
     @property

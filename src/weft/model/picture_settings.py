@@ -9,16 +9,16 @@ import msgspec
 from weft.core.errors import ConfigError
 from weft.core.values.pictures import (
     RESAMPLING,
+    ItemTokens,
     Lines,
     NativeSize,
     NativeTiles,
     PictureSettings,
-    PictureTokens,
     Pixels,
     Squares,
     Tiles,
 )
-from weft.model.card import PictureCard
+from weft.model.card import ItemCard
 from weft.model.fields import Fields, is_finite_number, read_fields
 from weft.model.spec import ModelSpec
 from weft.model.towers.spec import TowerSpec
@@ -74,7 +74,7 @@ def make_picture_settings(fields: Fields, sizes: TowerSizes) -> PictureSettings:
     return read(fields, sizes)
 
 
-def read_picture_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
+def read_picture_card(directory: Path, spec: ModelSpec) -> ItemCard | None:
     """Returns the facts for pictures of a model with a tower; None if its files do not say how pictures are
     prepared.
     """
@@ -90,15 +90,15 @@ def sizes_of(tower: TowerSpec) -> TowerSizes:
     return TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
 
 
-def picture_card(settings: PictureSettings, spec: ModelSpec) -> PictureCard:
+def picture_card(settings: PictureSettings, spec: ModelSpec) -> ItemCard:
     """Returns the facts for pictures of a model with a tower and tokens for its rows."""
     tower = spec.tower
     assert tower is not None
     assert tower.image_token_id is not None
     anchor = tower.start_token_id if isinstance(settings, Squares) else None
-    return PictureCard(
+    return ItemCard(
         settings=settings,
-        tokens=PictureTokens(
+        tokens=ItemTokens(
             anchor=tower.image_token_id if anchor is None else anchor,
             placeholder=tower.image_token_id,
             begin=tower.start_token_id,

@@ -83,7 +83,7 @@ class InputProcessor:
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
         self._size, self._ranks = config.data_parallel_size, served_ranks(config)
         self._media = config.model_config.media
-        self._items, self._pictures = items, config.pictures_config
+        self._items, self._items_config = items, config.items_config
         self._is_of_speech = config.sounds_config is not None
         self._clock = clock
 
@@ -193,8 +193,8 @@ class InputProcessor:
             self._check_media(prompt, params, how, prepared)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         items: list[PlacedItem] = []
-        if self._pictures is not None:
-            anchors = self._pictures.anchors
+        if self._items_config is not None:
+            anchors = self._items_config.anchors
             token_ids, items = place_items(token_ids, prepared, anchors, self._tokenizer)
         validate_prompt(token_ids, self._limits)
         if self._media is not None or prompt.media is not None:
@@ -244,7 +244,7 @@ class InputProcessor:
         """Checks the tokens of media that the engine prepares itself."""
         if prompt.media is not None:
             check_placeholders(prompt.media.tensors, token_ids)
-        if self._media is not None and self._pictures is None:
+        if self._media is not None and self._items_config is None:
             check_anchors(token_ids, prompt.media, self._media)
 
     def _reasoning(

@@ -15,14 +15,14 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from weft.core.errors import BadRequest
-from weft.core.values.pictures import PictureTokens, Pixels, PreparedItem
+from weft.core.values.pictures import ItemTokens, Pixels, PreparedItem
 from weft.media.pictures import decode_picture
 from weft.media.processors.patches import to_patches
 from weft.media.processors.picture_processor import PictureProcessor
 from weft.model.picture_settings import TowerSizes, read_picture_settings
 
 ANCHOR, PLACEHOLDER, BEGIN, END = 1001, 1002, 1003, 1004
-TOKENS = PictureTokens(anchor=ANCHOR, placeholder=PLACEHOLDER, begin=BEGIN, end=END)
+TOKENS = ItemTokens(anchor=ANCHOR, placeholder=PLACEHOLDER, begin=BEGIN, end=END)
 SIZES = ((1, 1), (64, 64), (57, 91), (301, 200), (640, 480), (28, 2800), (450, 90), (90, 700))
 
 

@@ -11,12 +11,12 @@ import pytest
 from tests.doubles.pictures import png
 from tests.media.processors.lfm2_in_transformers import CASES, SIZES, noise
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.values.pictures import NativeTiles, PictureTokens, Pixels
+from weft.core.values.pictures import ItemTokens, NativeTiles, Pixels
 from weft.media.processors.patches import to_patches
 from weft.media.processors.picture_processor import PictureProcessor
 from weft.model.picture_settings import TowerSizes, read_picture_settings
 
-TOKENS = PictureTokens(anchor=ord("*"), placeholder=ord("*"))
+TOKENS = ItemTokens(anchor=ord("*"), placeholder=ord("*"))
 SETTINGS = NativeTiles(
     pixels=Pixels(patch_size=16, merge_size=2, resample=2),
     min_tokens=4,

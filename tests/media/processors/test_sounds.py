@@ -11,7 +11,7 @@ from tests.doubles.hearing import extractor_of, silence
 from tests.doubles.whisper import sound
 from weft.core.errors import BadRequest
 from weft.core.values.media import Media, MediaItem
-from weft.core.values.pictures import PictureTokens, SoundEnds, Spectrograms
+from weft.core.values.pictures import ItemTokens, SoundEnds, Spectrograms
 from weft.media.limits import MediaLimits
 from weft.media.processors.sound_processor import SoundProcessor
 from weft.media.sounds.recordings import RATE, decode_sound
@@ -25,9 +25,7 @@ EXTRACTOR = WhisperFeatureExtractor(feature_size=MELS)
 
 def processor(settings: Spectrograms) -> SoundProcessor:
     """A processor of sounds, which encodes no text."""
-    return SoundProcessor(
-        settings, PictureTokens(anchor=PLACEHOLDER, placeholder=PLACEHOLDER), list
-    )
+    return SoundProcessor(settings, ItemTokens(anchor=PLACEHOLDER, placeholder=PLACEHOLDER), list)
 
 
 def file_of(seconds: float, *, rate: int = RATE, channels: int = 1) -> bytes:

@@ -237,15 +237,15 @@ def test_a_projector_beside_the_model_is_used_if_it_fits(pairs, tmp_path):
     checkpoint, model, _ = pairs(QWEN)
     alone = tmp_path / "model.gguf"
     alone.symlink_to(model)
-    assert find(alone).card.pictures is None
+    assert find(alone).card.media is None
     size = {VISION_KEY + "projection_dim": 64}
     write_projector(tmp_path / "mmproj-other-BF16.gguf", checkpoint, metadata=size)
-    assert find(alone).card.pictures is None
+    assert find(alone).card.media is None
     projector = write_projector(tmp_path / "mmproj-mine-F32.gguf", checkpoint)
     found = find(alone)
-    assert found.card.pictures is not None
+    assert found.card.media is not None
     assert set(found.weight_files) == {alone, projector}
     assert find(alone, "none").spec.tower is None
     assert list(checkpoints_in(tmp_path)) == [alone]
     bare = write_gguf(tmp_path / "without-tokens.gguf", model.parent / "text")
-    assert find(bare).card.pictures is None
+    assert find(bare).card.media is None

@@ -18,7 +18,7 @@ from weft.core.values.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingC
 from weft.core.values.kv_transfer import KvTransferConfig
 from weft.core.values.logprobs import LogprobsMode
 from weft.core.values.media import MediaConfig, SpeechConfig
-from weft.core.values.pictures import PicturesConfig, SoundsConfig, TowerConfig
+from weft.core.values.pictures import ItemsConfig, SoundsConfig, TowerConfig
 from weft.core.values.types import LoRARequest, PoolingKind
 from weft.core.values.weight_transfer import WeightTransferConfig
 
@@ -171,8 +171,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_config: KvEventsConfig | None = None
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
-    pictures_config: PicturesConfig | None = None  # None: this engine computes no pictures
-    sounds_config: SoundsConfig | None = None  # None: this engine computes no sounds
+    items_config: ItemsConfig | None = None  # None: prompts have no items that this engine computes
+    sounds_config: SoundsConfig | None = None  # None: this is no model of speech
     lora_config: LoraConfig | None = None
     prompt_embeds_size: int | None = None  # numbers per row; None: embeddings are refused
     stream_interval_ms: float = 0.0
@@ -183,7 +183,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tower_config(self) -> TowerConfig | None:
         """Configuration of the model's tower; None if this engine computes neither pictures nor sounds."""
-        return self.pictures_config or self.sounds_config
+        return self.items_config or self.sounds_config
 
     @property
     def has_ranks(self) -> bool:

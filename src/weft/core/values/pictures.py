@@ -1,7 +1,7 @@
 """Pictures in the form that a model's vision tower takes: settings of its processor, and prepared items of a prompt.
 
 A prepared picture has its pixels as bytes, at most a quarter of the size of the tower's input: the engine converts
-bytes to numbers when it computes the tower. Sounds for models of speech have their configuration here too.
+bytes to numbers when it computes the tower. Sounds have their settings and configurations here too.
 """
 
 from enum import StrEnum
@@ -140,8 +140,8 @@ class Spectrograms(msgspec.Struct, frozen=True, kw_only=True, tag="spectrograms"
 ItemSettings = PictureSettings | Spectrograms
 
 
-class PictureTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of the tokens for pictures. The chat template writes one `anchor` per item, which the item's tokens replace.
+class ItemTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids of the tokens for items. The chat template writes one `anchor` per item, which the item's tokens replace.
 
     Each `placeholder` among the item's tokens takes one row of the vision tower's output. `begin` and `end` stand
     around placeholders.
@@ -234,12 +234,10 @@ class ItemPreparer(Protocol):
         """Closes the connections to servers of media."""
 
 
-class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Pictures of a model whose vision tower the engine computes itself: processing, sources and limits.
+class ItemsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Pictures or sounds in prompts of a model whose tower the engine computes itself: processing, sources and limits.
 
-    Sounds whose rows enter the model like those of pictures have this configuration too.
-
-    `domains` and `directory` are the sources of pictures besides the request itself. Prepared pictures take up to
+    `domains` and `directory` are the sources of items besides the request itself. Prepared items take up to
     `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each engine. A
     step computes up to `max_step_rows` rows of outputs, or one item.
 
@@ -250,7 +248,7 @@ class PicturesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     settings: ItemSettings
-    tokens: PictureTokens
+    tokens: ItemTokens
     domains: tuple[str, ...] = ()
     directory: str | None = None
     prepared_bytes: int = 0
@@ -307,4 +305,4 @@ class SoundsConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory_bytes
 
 
-TowerConfig = PicturesConfig | SoundsConfig
+TowerConfig = ItemsConfig | SoundsConfig

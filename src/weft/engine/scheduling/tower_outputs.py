@@ -9,7 +9,7 @@ memory is needed, least recently used first.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from weft.core.values.pictures import PicturesConfig, PlacedItem, Spectrograms, TowerConfig
+from weft.core.values.pictures import ItemsConfig, PlacedItem, Spectrograms, TowerConfig
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import ItemOutput, Sequence
 from weft.media.processors.patches import grid_of
@@ -158,7 +158,7 @@ def place_items(sequences: list[Sequence], config: TowerConfig) -> None:
     """Sets in the sequences of one request the RoPE positions of its pictures, and whether rows of a picture attend to
     each other.
     """
-    if not isinstance(config, PicturesConfig):
+    if not isinstance(config, ItemsConfig):
         return
     request, rope = sequences[0].request, None
     if config.has_rope_sections and not isinstance(config.settings, Spectrograms):

@@ -14,12 +14,12 @@ from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 from weft.core.values.declare import spelled
 from weft.core.values.media import MODALITIES, WORDS, MediaConfig, Modality
-from weft.core.values.pictures import ItemPreparer, PicturesConfig
+from weft.core.values.pictures import ItemPreparer, ItemsConfig
 from weft.engine.settings.given import read_json
 from weft.engine.start.hearing import with_sounds
 from weft.media.limits import MediaSources
 from weft.media.preparer import MediaPreparer
-from weft.model.card import ModelCard, PictureCard
+from weft.model.card import ItemCard, ModelCard
 from weft.text.tokenizer import Tokenizer
 
 _MAX_IMAGES = 1024
@@ -33,20 +33,20 @@ def with_pictures(config: EngineConfig, options: EngineOptions, card: ModelCard)
     """Returns the configuration with its settings for pictures; raises `ConfigError` for flags without effect."""
     given = _given_limits(options)
     num_bytes = _output_bytes(options, card)
-    if card.pictures is None:
+    if card.media is None:
         for name in _FIELDS:
             if getattr(options, name):
                 raise _of_media(spelled(name), card)
         if any(given.values()):
             raise _of_media(_LIMIT, card)
         return with_sounds(config, card, num_bytes)
-    pictures = _config(options, card.pictures, config, num_bytes)
+    pictures = _config(options, card.media, config, num_bytes)
     most = _max_items(given, pictures, card)
     refusal = _refusal(config, pictures)
     if refusal is not None or not any(most.values()):
         return _with_media(config, MediaConfig(max_items={}, refusal=refusal))
     media = MediaConfig(max_items=most, anchor_ids=pictures.anchors)
-    return msgspec.structs.replace(_with_media(config, media), pictures_config=pictures)
+    return msgspec.structs.replace(_with_media(config, media), items_config=pictures)
 
 
 def _of_media(flag: str, card: ModelCard) -> ConfigError:
@@ -60,7 +60,7 @@ def _output_bytes(options: EngineOptions, card: ModelCard) -> int:
         raise ConfigError(
             f"{spelled('mm_processor_cache_gb')} must be from 0 to {_MAX_CACHE_GB:g}, not {size:g}"
         )
-    has_tower = card.pictures is not None or card.sounds is not None
+    has_tower = card.media is not None or card.sounds is not None
     return int(size * _GIB) if has_tower else 0
 
 
@@ -75,18 +75,18 @@ def open_preparer(config: EngineConfig, tokenizer: Tokenizer) -> ItemPreparer | 
 
     The object is for use on one event loop.
     """
-    if config.pictures_config is None:
+    if config.items_config is None:
         return None
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    return MediaPreparer(config.pictures_config, encode)
+    return MediaPreparer(config.items_config, encode)
 
 
 def _config(
-    options: EngineOptions, card: PictureCard, config: EngineConfig, num_bytes: int
-) -> PicturesConfig:
+    options: EngineOptions, card: ItemCard, config: EngineConfig, num_bytes: int
+) -> ItemsConfig:
     domains = tuple(options.allowed_media_domains or ())
     MediaSources.of(domains, options.allowed_local_media_path)  # raises for invalid values
-    return PicturesConfig(
+    return ItemsConfig(
         settings=card.settings,
         tokens=card.tokens,
         domains=domains,
@@ -108,7 +108,7 @@ def _with_media(config: EngineConfig, media: MediaConfig) -> EngineConfig:
     return msgspec.structs.replace(config, model_config=model)
 
 
-def _refusal(config: EngineConfig, pictures: PicturesConfig) -> str | None:
+def _refusal(config: EngineConfig, pictures: ItemsConfig) -> str | None:
     """Returns why an engine with this configuration accepts no media; None if it accepts them."""
     what = " and ".join(f"{WORDS[modality]}s" for modality in pictures.anchors)
     reasons = {
@@ -127,7 +127,7 @@ def _refusal(config: EngineConfig, pictures: PicturesConfig) -> str | None:
 
 
 def _max_items(
-    given: Mapping[Modality, int], pictures: PicturesConfig, card: ModelCard
+    given: Mapping[Modality, int], pictures: ItemsConfig, card: ModelCard
 ) -> dict[Modality, int]:
     """Returns the maximum number of items per prompt of each modality that the model takes."""
     for modality, count in given.items():

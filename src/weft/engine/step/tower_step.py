@@ -9,8 +9,8 @@ from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import SoundRunner, TowerInputs, TowerRunner
 from weft.core.values.media import WORDS
 from weft.core.values.pictures import (
+    ItemsConfig,
     ItemSettings,
-    PicturesConfig,
     PlacedItem,
     SoundEnds,
     SoundsConfig,
@@ -30,7 +30,7 @@ def compute_outputs(runner: object, outputs: Iterable[ItemOutput], config: Tower
 
     An item that the tower cannot compute fails its own requests: the step computes zeros in its place.
     """
-    if isinstance(config, PicturesConfig):
+    if isinstance(config, ItemsConfig):
         _see(runner, outputs, config)
     else:
         _hear(runner, outputs, config)
@@ -49,7 +49,7 @@ def _hear(runner: object, outputs: Iterable[ItemOutput], config: SoundsConfig) -
             output.memory = runner.empty_memory()
 
 
-def _see(runner: object, outputs: Iterable[ItemOutput], config: PicturesConfig) -> None:
+def _see(runner: object, outputs: Iterable[ItemOutput], config: ItemsConfig) -> None:
     assert isinstance(runner, TowerRunner), "the runner's model must accept pictures"
     for output in outputs:
         try:
@@ -74,7 +74,7 @@ def with_failed_items(plan: Plan, results: list[Result], block_size: int) -> lis
     ]
 
 
-def _compute(runner: TowerRunner, output: ItemOutput, config: PicturesConfig) -> FloatArray:
+def _compute(runner: TowerRunner, output: ItemOutput, config: ItemsConfig) -> FloatArray:
     rows = runner.encode(_inputs(output.item, config.settings))
     assert rows.shape == (output.item.num_rows, config.row_size), "the tower made other rows"
     return rows

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import PROCESSOR_KWARGS, Media, Modality
-from weft.core.values.pictures import ItemSettings, PictureTokens, PreparedItem
+from weft.core.values.pictures import ItemSettings, ItemTokens, PreparedItem
 from weft.media.limits import MediaLimits
 from weft.media.processors.pieces import Encode
 
@@ -27,7 +27,7 @@ class ItemProcessor(ABC, Generic[Settings]):
     modality: ClassVar[Modality]
 
     settings: Settings
-    tokens: PictureTokens
+    tokens: ItemTokens
     encode: Encode
     salt: str | None = None  # a part of the hashes of all items
 

@@ -2,7 +2,7 @@
 
 import math
 
-from weft.core.values.pictures import Lines, PictureTokens, Tile
+from weft.core.values.pictures import ItemTokens, Lines, Tile
 from weft.media.pictures import Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
@@ -19,7 +19,7 @@ def line_tiles(picture: Picture, settings: Lines) -> list[Tile]:
     return [to_tile(resized(picture, *size, settings.pixels.resample))]
 
 
-def line_pieces(tiles: list[Tile], settings: Lines, tokens: PictureTokens) -> list[Piece]:
+def line_pieces(tiles: list[Tile], settings: Lines, tokens: ItemTokens) -> list[Piece]:
     """Returns placeholders in lines; `settings.line_end` follows each line except the last, `settings.end` the last."""
     side = _side(settings)
     [tile] = tiles

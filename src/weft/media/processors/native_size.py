@@ -3,7 +3,7 @@
 import math
 
 from weft.core.errors import BadRequest
-from weft.core.values.pictures import NativeSize, PictureTokens, Tile
+from weft.core.values.pictures import ItemTokens, NativeSize, Tile
 from weft.media.pictures import WHAT, Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
@@ -18,7 +18,7 @@ def native_tiles(picture: Picture, settings: NativeSize) -> list[Tile]:
     return [to_tile(resized(picture, *size, settings.pixels.resample))]
 
 
-def native_pieces(tiles: list[Tile], settings: NativeSize, tokens: PictureTokens) -> list[Piece]:
+def native_pieces(tiles: list[Tile], settings: NativeSize, tokens: ItemTokens) -> list[Piece]:
     """Returns one placeholder for each window of the tile."""
     side = settings.pixels.patch_size * settings.pixels.merge_size
     [tile] = tiles

@@ -1,7 +1,7 @@
 """LFM2-VL's pictures: about their own size; large ones as square tiles in rows and columns, then the whole picture."""
 
 from weft.core.errors import BadRequest
-from weft.core.values.pictures import NativeTiles, PictureTokens, Tile
+from weft.core.values.pictures import ItemTokens, NativeTiles, Tile
 from weft.media.pictures import WHAT, Picture
 from weft.media.processors.native_size import whole_windows, within
 from weft.media.processors.pieces import Piece
@@ -27,7 +27,7 @@ def native_grid(picture: Picture, settings: NativeTiles) -> tuple[list[Tile], in
 
 
 def native_grid_pieces(
-    tiles: list[Tile], num_columns: int, settings: NativeTiles, tokens: PictureTokens
+    tiles: list[Tile], num_columns: int, settings: NativeTiles, tokens: ItemTokens
 ) -> list[Piece]:
     """Returns each tile's row and column followed by its placeholders, then the placeholders of the whole picture."""
     pieces: list[Piece] = [_BEGIN]

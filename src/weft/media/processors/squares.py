@@ -2,7 +2,7 @@
 
 import math
 
-from weft.core.values.pictures import PictureTokens, Squares, Tile
+from weft.core.values.pictures import ItemTokens, Squares, Tile
 from weft.media.pictures import Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
@@ -19,7 +19,7 @@ def square_tiles(picture: Picture, settings: Squares) -> list[Tile]:
     return [to_tile(resized(each, size, size, resample)) for each in pictures]
 
 
-def square_pieces(tiles: list[Tile], settings: Squares, tokens: PictureTokens) -> list[Piece]:
+def square_pieces(tiles: list[Tile], settings: Squares, tokens: ItemTokens) -> list[Piece]:
     """Returns the placeholders of each square as a paragraph, and the model's words between squares."""
     assert tokens.begin is not None
     assert tokens.end is not None

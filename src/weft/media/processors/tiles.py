@@ -2,7 +2,7 @@
 
 import math
 
-from weft.core.values.pictures import PictureTokens, Tile, Tiles
+from weft.core.values.pictures import ItemTokens, Tile, Tiles
 from weft.media.pictures import Picture
 from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized, to_tile
@@ -30,7 +30,7 @@ def grid_tiles(picture: Picture, settings: Tiles) -> tuple[list[Tile], int, int]
 
 
 def grid_pieces(
-    num_rows: int, num_columns: int, settings: Tiles, tokens: PictureTokens
+    num_rows: int, num_columns: int, settings: Tiles, tokens: ItemTokens
 ) -> list[Piece]:
     """Returns each tile's row and column followed by its placeholders, then the placeholders of the whole picture."""
     begin: Piece = _BEGIN if tokens.begin is None else tokens.begin

@@ -124,8 +124,8 @@ def _checkpoint(
         generation = found.generation or Fields({}, name)
         sounds = read_sound_card(path, tokenizer_path, config.fields, generation, spec)
         read = read_hearing_card if spec.tower.has_conv_stem else read_picture_card
-        pictures = read(path, spec)
-        card = replace(card, pictures=pictures, sounds=sounds)
+        media = read(path, spec)
+        card = replace(card, media=media, sounds=sounds)
     groups = matched.groups
     if groups:
         card = replace(card, stored_bits=next(iter(groups.values())).bits)

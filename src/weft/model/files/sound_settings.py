@@ -6,8 +6,8 @@ from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.values.media import SpeechTokens
-from weft.core.values.pictures import MIN_SAMPLES, PictureTokens, SoundEnds, Spectrograms
-from weft.model.card import PictureCard, SoundCard
+from weft.core.values.pictures import MIN_SAMPLES, ItemTokens, SoundEnds, Spectrograms
+from weft.model.card import ItemCard, SoundCard
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields
 from weft.model.picture_settings import PREPROCESSOR, PROCESSOR
 from weft.model.spec import ModelSpec
@@ -37,20 +37,20 @@ def read_sound_card(
     )
 
 
-def read_hearing_card(directory: Path, spec: ModelSpec) -> PictureCard | None:
+def read_hearing_card(directory: Path, spec: ModelSpec) -> ItemCard | None:
     """Returns the facts of a model that takes sounds in prompts, whose rows enter it like those of pictures."""
     tower = spec.tower
     if tower is None or not tower.has_conv_stem or tower.image_token_id is None:
         return None
     _check_processor(directory, tower)
-    return PictureCard(
+    return ItemCard(
         settings=Spectrograms(
             num_mels=tower.num_channels,
             num_columns=CHUNK_COLUMNS if tower.stem_channels else 2 * tower.num_positions,
             num_joined=tower.merge,
             ends=_ends(tower),
         ),
-        tokens=PictureTokens(anchor=tower.image_token_id, placeholder=tower.image_token_id),
+        tokens=ItemTokens(anchor=tower.image_token_id, placeholder=tower.image_token_id),
         hidden_size=tower.output_size,
         row_size=tower.row_size,
         sees_both_ways=False,

@@ -179,12 +179,12 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     ordinary = _without_guesses(tensors, spec, values.get(NUM_GUESSING_LAYERS))
     source = _match(spec, ordinary, path, architecture)
     text = TextFile(path, kind, spec.hidden_size, vocabulary.tokens)
-    pictures = None
+    media = None
     if (projector := _find_projector(text, overrides.mmproj)) is not None:
-        config, spec, tower, pictures = add_tower(config, spec, projector)
+        config, spec, tower, media = add_tower(config, spec, projector)
         source = replace(source, tower=tower)
     served = source.served_dtype if dtype == "auto" else dtype
-    card = replace(describe(name, config, spec, generation, served), pictures=pictures)
+    card = replace(describe(name, config, spec, generation, served), media=media)
     files = _tokenizer_files(vocabulary, path, overrides.tokenizer)
     load_dtype = None if dtype == "auto" else dtype
     found = _checkpoint(card, spec, source, load_dtype, files)

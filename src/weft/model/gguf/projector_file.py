@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
-from weft.model.card import PictureCard
+from weft.model.card import ItemCard
 from weft.model.families.decoder_families import FAMILIES
 from weft.model.families.decoders import ModelConfigFile, with_tower
 from weft.model.families.names import joined
@@ -139,7 +139,7 @@ def fits(path: Path, text: TextFile) -> bool:
 
 def add_tower(
     config: ModelConfigFile, spec: ModelSpec, projector: ProjectorFile
-) -> tuple[ModelConfigFile, ModelSpec, TowerSource, PictureCard]:
+) -> tuple[ModelConfigFile, ModelSpec, TowerSource, ItemCard]:
     """Returns config and spec of a text model with the tower of a projector file, its tensors, and the facts for
     pictures.
     """
@@ -178,7 +178,7 @@ def _with_tower(config: ModelConfigFile, spec: ModelSpec, projector: ProjectorFi
     return replace(spec, tower=replace(spec.tower, norm_eps=eps, projector_norm_offset=0.0))
 
 
-def _read_pictures(spec: ModelSpec, projector: ProjectorFile) -> PictureCard:
+def _read_pictures(spec: ModelSpec, projector: ProjectorFile) -> ItemCard:
     """Returns the facts for pictures; settings of a picture processor that the file lacks are the family's."""
     assert spec.tower is not None
     fields = Fields(projector.row.read_pictures(projector.settings), projector.top.where)
