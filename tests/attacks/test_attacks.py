@@ -120,6 +120,8 @@ KNOWN = (
     Attack("/v1/messages", "messages", "messages"),
     Attack("/v1/responses", "input", "messages"),
     Attack("/pooling", "embed_dtype", "emoji"),
+    Attack("/v1/embeddings", "encoding_format", "one_emoji"),
+    Attack("/v2/embed", "truncate", "letters"),
     Attack("/generative_scoring", "query", "text"),
 )
 
