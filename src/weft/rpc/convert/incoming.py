@@ -1,6 +1,7 @@
 """Converts a server's reports about itself, its load and its cache from the wire."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
@@ -32,7 +33,7 @@ class ServerReport:
     `constrains_reasoning` is True if the server applies a constraint from the first token, reasoning included.
     Otherwise the constraint begins after the text that ends reasoning for `reasoning_parser`. If `is_ours`, the server
     is a Weft server, and the call's metadata say where the constraint begins. Servers with the same `fingerprint` give
-    the same answers, bit for bit; empty is unknown.
+    the same answers, bit for bit; empty is unknown. `adapters` has the digest of each adapter's files, by its name.
     """
 
     is_paused: bool
@@ -40,6 +41,7 @@ class ServerReport:
     constrains_reasoning: bool
     is_ours: bool
     fingerprint: str
+    adapters: Mapping[str, str]
 
 
 def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerReport:
@@ -51,6 +53,7 @@ def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -
         constrains_reasoning=begins_at_once or not (is_ours or info.engine_reasoning_parser),
         is_ours=is_ours,
         fingerprint=info.weft_fingerprint,
+        adapters=dict(info.weft_adapters),
     )
 
 
