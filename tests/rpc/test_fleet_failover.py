@@ -11,8 +11,8 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, local
 from tests.engine.test_lora import adapter
 from weft.core.errors import EngineDead, GenerationError, Unavailable
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.types import (
-    EngineLoad,
     FinishReason,
     OutputKind,
     RequestOptions,

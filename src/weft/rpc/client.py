@@ -27,11 +27,11 @@ from weft.core.errors import (
 )
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.observed import RemoteRequest
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import KvRole
 from weft.core.values.media import TENSORS
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     PoolingRequestOutput,
     Request,
     RequestOptions,

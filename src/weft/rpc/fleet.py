@@ -34,14 +34,9 @@ from weft.core.errors import (
     Unavailable,
 )
 from weft.core.observe.metrics import Metrics
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.media import Media
-from weft.core.values.types import (
-    EngineLoad,
-    LoRARequest,
-    PoolingRequestOutput,
-    Request,
-    RequestOutput,
-)
+from weft.core.values.types import LoRARequest, PoolingRequestOutput, Request, RequestOutput
 from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
 from weft.rpc.convert.request import wire_id

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from weft.core.aio.failover import Resuming
 from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
-from weft.core.values.types import EngineLoad, LoRARequest, Request
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import LoRARequest, Request
 from weft.rpc.client import RpcClient
 from weft.rpc.metadata import FINGERPRINT_SEPARATOR
 from weft.rpc.methods import DRAINING

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
-from weft.core.values.kv_cache import CacheConfig, Medium
-from weft.core.values.types import (
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    EngineLoad,
+    CacheConfig,
     KvEvent,
     KvEventBatch,
-    PoolingKind,
+    Medium,
 )
+from weft.core.values.types import PoolingKind
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import TIERS
