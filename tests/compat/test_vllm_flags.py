@@ -97,7 +97,7 @@ def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: o
         ("data_parallel_multi_port_external_lb", True, "start one for each"),
         ("structured-outputs-config", {"disable_any_whitespace": True}, "disable_any_whitespace"),
         ("structured-outputs-config", {"unheard": 1}, "unheard is not supported"),
-        ("default-mm-loras", '{"image": "a"}', "no such setting for pictures"),
+        ("default-mm-loras", '{"image": "a"}', "no such setting for media"),
         ("load-format", "pt", "safetensors, or GGUF .* convert other formats"),
         ("load-format", "dummy", "serve embedded:random"),
         ("hf-token", "t", "set HF_TOKEN"),

@@ -14,7 +14,12 @@ TEXT = {
     "num_hidden_layers": 3,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
 }
-IDS = {"image_token_id": 300, "vision_start_token_id": 301, "vision_end_token_id": 302}
+IDS = {
+    "image_token_id": 300,
+    "vision_start_token_id": 301,
+    "vision_end_token_id": 302,
+    "video_token_id": 303,
+}
 QWEN = {
     "depth": 4,
     "hidden_size": 48,

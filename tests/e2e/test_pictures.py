@@ -32,12 +32,17 @@ from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation
 
-IMAGE, START, END = 300, 301, 302
-TOKENS = {IMAGE: "<|image_pad|>", START: "<|vision_start|>", END: "<|vision_end|>"}
+IMAGE, START, END, VIDEO = 300, 301, 302, 303
+TOKENS = {
+    IMAGE: "<|image_pad|>",
+    START: "<|vision_start|>",
+    END: "<|vision_end|>",
+    VIDEO: "<|video_pad|>",
+}
 TEMPLATE = (
     "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}"
-    "{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    "{% else %}<|vision_start|><|{{ part['type'] }}_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 SETTINGS = {"max_model_len": 512, "block_size": 16, "num_gpu_blocks_override": 256}
@@ -391,7 +396,7 @@ async def test_callers_with_salts_share_no_results_of_pictures(saved):
             {"type": "image_url", "image_url": {"url": "http://host/i.png"}},
             "is not among the hosts",
         ),
-        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "takes none"),
+        ({"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}}, "takes none"),
         ({"type": "text", "text": "<|image_pad|>"}, "2 placeholder tokens 300"),
     ],
 )

@@ -15,8 +15,7 @@ from tests.contract.engines import data_parallel
 from tests.engine.test_kv_publisher import LOOPBACK, ON, TOPIC, Subscriber
 from tests.ports import free_port
 from weft.core.client import EngineClient
-from weft.core.values.kv_cache import AllBlocksCleared, BlockStored, KvEvent
-from weft.core.values.types import SamplingParams
+from weft.core.values.types import AllBlocksCleared, BlockStored, KvEvent, SamplingParams
 
 
 async def answer(group: EngineClient, start: int) -> int:

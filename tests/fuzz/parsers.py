@@ -26,6 +26,7 @@ from safetensors.numpy import save
 
 from tests.contract.engines import resolved
 from tests.doubles.fake_engine import make_config
+from tests.doubles.videos import video
 from tests.epp.server.messages import ALL_PARSERS, CHAT, Stream, request_headers
 from tests.model.checkpoints import write_checkpoint
 from tests.model.gguf.files import write_gguf
@@ -48,6 +49,7 @@ from weft.epp.request.values import Refused
 from weft.epp.server.streams.stream import ProtocolError
 from weft.media.pictures import check_pictures, decode_picture
 from weft.media.sounds.recordings import decode_sound
+from weft.media.videos import decode_frames, read_facts
 from weft.model.files.safetensors_files import read_header as read_safetensors
 from weft.model.gguf.header import read_header as read_gguf
 from weft.model.tokenizers.tokenizer import read_tokenizer
@@ -328,6 +330,7 @@ def _of_callers() -> dict[str, Parser]:
     )
     return {
         "images": Parser(_pictures(), _check_image),
+        "videos": Parser((video(4), video(4, codec="libvpx-vp9", form="webm")), _check_video),
         "recordings": Parser(_recordings(), decode_sound),
         "grpc generate": Parser((full.SerializeToString(),), _to_generation),
         "grpc inference": Parser(_inferences(), _to_inference),
@@ -350,6 +353,12 @@ def _pictures() -> tuple[bytes, ...]:
 def _check_image(data: bytes) -> None:
     check_pictures(Media(items=[MediaItem(modality="image", data=data)]), 10_000)
     decode_picture(data)
+
+
+def _check_video(data: bytes) -> None:
+    num_frames = read_facts(data).num_frames
+    for _ in decode_frames(data, [0, num_frames - 1]):
+        pass
 
 
 def _recordings() -> tuple[bytes, ...]:

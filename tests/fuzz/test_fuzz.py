@@ -12,7 +12,7 @@ NUM_INPUTS = 300
 NAMES = (
     "gguf", "safetensors", "tokenizer", "tokenizer_config", "picker body", "picker frame", "ext_proc", "usage",
     "kv events", "metrics page", "transfer hello", "transfer wanted", "transfer introduction", "node join",
-    "node commands", "images", "recordings", "grpc generate", "grpc inference", "form", "prompt embeds",
+    "node commands", "images", "videos", "recordings", "grpc generate", "grpc inference", "form", "prompt embeds",
     "mcp tools", "mcp result",
 )  # fmt: skip
 

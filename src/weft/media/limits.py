@@ -8,7 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.values.media import MAX_BYTES
+from weft.core.values.media import MAX_BYTES, WORDS, Modality
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -19,6 +19,9 @@ _CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96
 _ISATAP = 0x5EFE
 DOMAINS = "--allowed-media-domains"
 LOCAL_PATH = "--allowed-local-media-path"
+MAX_PREPARED_BYTES = (
+    128 << 20
+)  # of the items of a prompt, because messages to an engine have a limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,16 @@ def too_large(what: str, max_bytes: int) -> BadRequest:
     return BadRequest(
         what, f"{what}: the media are too large: {max_bytes} more bytes are allowed in this prompt"
     )
+
+
+def check_prepared(modality: Modality, num_bytes: int) -> None:
+    """Raises `BadRequest` for items of a prompt that take too many bytes once they are prepared."""
+    if num_bytes > MAX_PREPARED_BYTES:
+        raise BadRequest(
+            modality,
+            f"{modality}: the {WORDS[modality]}s of a prompt may take {MAX_PREPARED_BYTES} bytes once they are "
+            f"prepared for this model, and they take {num_bytes}",
+        )
 
 
 def shown(url: str) -> str:

@@ -10,16 +10,15 @@ from weft.core.errors import BadRequest
 from weft.core.values.media import FIELD, TENSORS, WORDS, Media, MediaItem, Modality
 from weft.core.values.pictures import ItemsConfig, PreparedItem, Spectrograms
 from weft.media.fetch import MediaFetcher
-from weft.media.limits import MediaSources
+from weft.media.limits import MediaSources, check_prepared
 from weft.media.prepared_cache import PreparedCache
 from weft.media.processors.item_processor import ItemProcessor
 from weft.media.processors.picture_processor import PictureProcessor
 from weft.media.processors.pieces import Encode
 from weft.media.processors.sound_processor import SoundProcessor
+from weft.media.processors.video_processor import VideoProcessor
 
 _MAX_DECODED_AT_ONCE = 2  # maximum number of prompts whose media are decoded at the same time
-# Limit per prompt, because messages to an engine have a limit.
-_MAX_PREPARED_BYTES = 128 << 20
 
 Processors = Mapping[Modality, ItemProcessor[Any]]
 
@@ -48,10 +47,13 @@ class MediaPreparer:
             if item.modality not in self._processors:
                 accepted = ", ".join(self._processors)
                 raise BadRequest(FIELD, f"{item.modality}: this engine accepts only {accepted}")
-        processors = {
-            modality: processor.salted(salt).changed(media.processor_kwargs)
+        given = {item.modality for item in media.items}
+        processors: Processors = {
+            modality: processor.salted(salt)
             for modality, processor in self._processors.items()
+            if modality in given
         }
+        processors = _changed(processors, media.processor_kwargs or {})
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             return await in_place(self._threads, partial(self._prepare, processors, fetched))
@@ -66,14 +68,7 @@ class MediaPreparer:
                 self._cache.put(item)
                 found[item.hash] = item
         items = [found[digest] for digest in digests]
-        num_bytes = sum(item.num_bytes for item in items)
-        if num_bytes > _MAX_PREPARED_BYTES:
-            what = media.items[0].modality
-            raise BadRequest(
-                what,
-                f"{what}: the {WORDS[what]}s of a prompt may take {_MAX_PREPARED_BYTES} bytes once they are prepared "
-                f"for this model, and they take {num_bytes}",
-            )
+        check_prepared(media.items[0].modality, sum(item.num_bytes for item in items))
         return items
 
     def _check(self, processors: Processors, media: Media) -> list[str | None]:
@@ -119,7 +114,23 @@ def _processors(config: ItemsConfig, encode: Encode) -> Processors:
         case Spectrograms():
             return {"audio": SoundProcessor(config.settings, config.tokens, encode)}
         case _:
-            return {"image": PictureProcessor(config.settings, config.tokens, encode)}
+            pictures = PictureProcessor(config.settings, config.tokens, encode)
+            if config.videos is None:
+                return {"image": pictures}
+            videos = VideoProcessor(config.videos, config.videos.tokens, encode)
+            return {"image": pictures, "video": videos}
+
+
+def _changed(processors: Processors, kwargs: Mapping[str, Any]) -> Processors:
+    """Returns the processors with a request's arguments: each goes to all processors that have it.
+
+    Raises `BadRequest` for an argument that none has.
+    """
+    for name, value in kwargs.items():
+        takers = [one for one, processor in processors.items() if name in processor.arguments]
+        changed = {one: processors[one].changed(name, value) for one in takers or processors}
+        processors = {**processors, **changed}
+    return processors
 
 
 def _process(

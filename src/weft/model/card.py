@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.values.media import SpeechTokens
-from weft.core.values.pictures import ItemSettings, ItemTokens
+from weft.core.values.pictures import ItemSettings, ItemTokens, Videos
 from weft.model.pooling import PoolingSpec
 
 
@@ -39,6 +39,7 @@ class ItemCard:
     row_size: int
     sees_both_ways: bool
     has_rope_sections: bool
+    videos: Videos | None = None  # None: the model takes no videos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Reads preprocessor_config.json, or its part of processor_config.json: settings for the preparation of pictures."""
+"""Reads preprocessor_config.json and video_preprocessor_config.json, or their parts of processor_config.json: settings
+for the preparation of pictures and videos.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from weft.core.values.pictures import (
     Pixels,
     Squares,
     Tiles,
+    Videos,
 )
 from weft.model.card import ItemCard
 from weft.model.fields import Fields, is_finite_number, read_fields
@@ -25,10 +28,30 @@ from weft.model.towers.spec import TowerSpec
 
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
+VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
 _MAX_SIDE = 1 << 14
 MAX_PIXELS = 1 << 26
 _MAX_TOKENS = 1 << 14  # of a picture that is not divided
 _MAX_TILES = 64
+_MAX_FRAMES = 1 << 12
+# Settings of the releases' own programs: files of Qwen2.5-VL have none, and its limits for pictures are too large for
+# each frame of a video.
+_VIDEOS: Mapping[bool, Mapping[str, object]] = {
+    False: {
+        "video_processor_type": "Qwen2VLVideoProcessor",
+        "size": {"shortest_edge": 128 * 28**2, "longest_edge": 768 * 28**2},
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "max_video_tokens": 128_000,
+    },
+    True: {
+        "video_processor_type": "Qwen3VLVideoProcessor",
+        "size": {"shortest_edge": 128 * 32**2, "longest_edge": 768 * 32**2},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "max_video_tokens": 768,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +91,7 @@ def make_picture_settings(fields: Fields, sizes: TowerSizes) -> PictureSettings:
             f"{fields.where}: image_processor_type {kind!a:.80} is not supported; supported are "
             f"{', '.join(_READERS)}"
         )
-    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        if not fields.flag_or(name, True):
-            fields.refuse(name, "true")
+    _check_steps(fields)
     return read(fields, sizes)
 
 
@@ -82,7 +103,11 @@ def read_picture_card(directory: Path, spec: ModelSpec) -> ItemCard | None:
     if tower is None or tower.image_token_id is None:
         return None
     settings = read_picture_settings(directory, sizes_of(tower))
-    return None if settings is None else picture_card(settings, spec)
+    if settings is None:
+        return None
+    return picture_card(
+        settings, spec, _read_part(directory, "video_processor", VIDEO_PREPROCESSOR)
+    )
 
 
 def sizes_of(tower: TowerSpec) -> TowerSizes:
@@ -90,8 +115,13 @@ def sizes_of(tower: TowerSpec) -> TowerSizes:
     return TowerSizes(tower.patch_size, tower.merge, tower.temporal_patch_size)
 
 
-def picture_card(settings: PictureSettings, spec: ModelSpec) -> ItemCard:
-    """Returns the facts for pictures of a model with a tower and tokens for its rows."""
+def picture_card(
+    settings: PictureSettings, spec: ModelSpec, videos: Fields | None = None
+) -> ItemCard:
+    """Returns the facts for pictures of a model with a tower and tokens for its rows.
+
+    `videos` are the settings of its video processor; the family's own are taken in place of those that are missing.
+    """
     tower = spec.tower
     assert tower is not None
     assert tower.image_token_id is not None
@@ -104,6 +134,7 @@ def picture_card(settings: PictureSettings, spec: ModelSpec) -> ItemCard:
             begin=tower.start_token_id,
             end=tower.end_token_id,
         ),
+        videos=_videos(videos or Fields({}, VIDEO_PREPROCESSOR), spec),
         hidden_size=tower.output_size,
         row_size=tower.row_size,
         sees_both_ways=spec.sees_items_whole,
@@ -111,14 +142,63 @@ def picture_card(settings: PictureSettings, spec: ModelSpec) -> ItemCard:
     )
 
 
+def _videos(given: Fields, spec: ModelSpec) -> Videos | None:
+    """Returns the settings for videos; None if the model has no token for them."""
+    tower = spec.tower
+    assert tower is not None
+    token_id = tower.video_token_id
+    if token_id is None or token_id >= spec.vocab_size:
+        return None
+    positions = tower.video_positions_per_second
+    fields = Fields({**_VIDEOS[positions is None], **given.values}, given.where)
+    kind = str(_VIDEOS[positions is None]["video_processor_type"])
+    if fields.text("video_processor_type") != kind:
+        fields.refuse("video_processor_type", kind)
+    _check_steps(fields)
+    bounds = _native(fields, sizes_of(tower))
+    is_capped = fields.flag_or("cap_pixels_per_frame", False)
+    least = fields.integer_or("min_frames", 4, high=_MAX_FRAMES)
+    has_number = fields.has("num_frames")
+    return Videos(
+        pixels=bounds.pixels,
+        tokens=ItemTokens(
+            anchor=token_id,
+            placeholder=token_id,
+            begin=tower.start_token_id,
+            end=tower.end_token_id,
+        ),
+        is_timed=positions is None,
+        positions_per_second=positions or 0,
+        min_pixels=bounds.min_pixels,
+        max_pixels=bounds.max_pixels,
+        max_tokens=fields.integer("max_video_tokens") if is_capped else None,
+        fps=fields.factor_or("fps", 2.0),
+        num_frames=fields.integer("num_frames", high=_MAX_FRAMES) if has_number else None,
+        min_frames=least,
+        max_frames=fields.integer_or("max_frames", 768, low=least, high=_MAX_FRAMES),
+    )
+
+
 def _read_file(directory: Path) -> Fields | None:
+    return _read_part(directory, "image_processor", PREPROCESSOR)
+
+
+def _read_part(directory: Path, key: str, name: str) -> Fields | None:
+    """Returns an object of processor_config.json, or else the file with this name."""
     whole = directory / PROCESSOR
     if whole.exists():
-        part = read_fields(whole).object("image_processor")
+        part = read_fields(whole).object(key)
         if part is not None:
             return part
-    path = directory / PREPROCESSOR
+    path = directory / name
     return read_fields(path) if path.exists() else None
+
+
+def _check_steps(fields: Fields) -> None:
+    """Raises `ConfigError` for settings that leave out a step of the preparation."""
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if not fields.flag_or(name, True):
+            fields.refuse(name, "true")
 
 
 def _with_marks(settings: Lines, directory: Path) -> Lines:

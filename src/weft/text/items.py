@@ -33,9 +33,17 @@ def place_items(
         item = next(left[token_ids[place]])
         _join(whole, token_ids[done:place], tokenizer)
         done = place + 1
+        if _is_framed(item, whole, token_ids[done : done + 1]):
+            whole.pop()
+            done += 1
         placed.append(_append(whole, item, tokenizer))
     _join(whole, token_ids[done:], tokenizer)
     return whole, placed
+
+
+def _is_framed(item: PreparedItem, before: list[int], after: list[int]) -> bool:
+    """True if the tokens around the anchor are those that the item's own tokens replace."""
+    return item.frame is not None and [*before[-1:], *after] == list(item.frame)
 
 
 def _items_of(

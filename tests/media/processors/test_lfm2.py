@@ -90,7 +90,7 @@ def test_large_pictures_are_divided(size: tuple[int, int], grid: tuple[int, int]
     assert (
         item.num_rows == 4 * rows * columns + item.tiles[-1].height * item.tiles[-1].width // 1024
     )
-    undivided = PictureProcessor(SETTINGS, TOKENS, as_text).changed({"do_image_splitting": False})
+    undivided = PictureProcessor(SETTINGS, TOKENS, as_text).changed("do_image_splitting", False)
     assert len(undivided.prepare(png(noise(*size)), "hash").tiles) == 1
 
 

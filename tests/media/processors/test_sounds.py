@@ -133,7 +133,7 @@ def test_a_sound_without_a_token_is_refused():
 def test_arguments_of_the_processor_are_refused():
     """There are none to give."""
     with pytest.raises(BadRequest, match="'fps' is not supported"):
-        processor(QWEN).changed({"fps": 2})
+        processor(QWEN).changed("fps", 2)
 
 
 def outcome(data: bytes) -> str:

@@ -1,5 +1,7 @@
 """Pictures in the form that a model's vision tower takes: settings of its processor, and prepared items of a prompt.
 
+Videos have the form of pictures, with frames.
+
 A prepared picture has its pixels as bytes, at most a quarter of the size of the tower's input: the engine converts
 bytes to numbers when it computes the tower. Sounds have their settings and configurations here too.
 """
@@ -137,6 +139,30 @@ class Spectrograms(msgspec.Struct, frozen=True, kw_only=True, tag="spectrograms"
     ends: SoundEnds
 
 
+class Videos(msgspec.Struct, frozen=True, kw_only=True, tag="videos"):
+    """Qwen's video processor: frames at equal distances, in one size, whose sides are whole windows of the tower.
+
+    It takes `num_frames` frames or, without that number, `fps` a second, and then from `min_frames` to `max_frames`.
+
+    Of a model with `is_timed` each patch of frames has tokens of its own, after a text that says its time in seconds;
+    `min_pixels` and `max_pixels` bound the pixels of all frames together. Otherwise they bound those of each frame, and
+    the position of a patch of frames grows by `positions_per_second` a second. `max_tokens` bounds the pixels once
+    more: of a frame, in windows, in models with `is_timed`, and in others of all frames together; None: it does not.
+    """
+
+    pixels: Pixels
+    tokens: "ItemTokens"
+    is_timed: bool
+    positions_per_second: int = 0
+    min_pixels: int
+    max_pixels: int
+    max_tokens: int | None = None
+    fps: float = 2.0
+    num_frames: int | None = None
+    min_frames: int = 4
+    max_frames: int = 768
+
+
 ItemSettings = PictureSettings | Spectrograms
 
 
@@ -154,22 +180,26 @@ class ItemTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """Pixels of a picture or of a part of it: bytes [height, width, 3].
+    """Pixels of a picture or of a part of it: bytes [frames, height, width, 3].
 
-    Height and width are multiples of the patch size.
+    Height and width are multiples of the patch size. The last frame is repeated until it fills a patch of frames.
+    `time_step` is the difference of the positions of two patches of frames that follow each other.
     """
 
     height: int
     width: int
     pixels: bytes
+    num_frames: int = 1
+    time_step: float = 1.0
 
 
 class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item in the form that the engine takes. `hash` identifies its content and its processing.
 
-    `token_ids` replace the anchor token. `runs` are the tokens among them that take rows of the vision tower's output,
-    in order: pairs of the first token's index and the number of tokens. A picture has `tiles`; a sound has `columns` of
-    a spectrogram, as in `PlacedItem`.
+    `token_ids` replace the anchor token, and with it the tokens of `frame`, if they stand before and after it. `runs`
+    are the tokens among them that take rows of the vision tower's output, in order: pairs of the first token's index
+    and the number of tokens. A picture or video has `tiles`; a sound has `columns` of a spectrogram, as in
+    `PlacedItem`.
     """
 
     modality: Modality
@@ -178,6 +208,7 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[tuple[int, int]]
     tiles: list[Tile] = []
     columns: bytes = b""
+    frame: tuple[int, int] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -194,9 +225,9 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
 class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`.
 
-    A picture has `tiles`. A sound has `columns` of a spectrogram, [columns, mels], which are float32 numbers in this
-    machine's byte order. A sound that all tokens attend to has no runs, and covers every token that may come; `rules`
-    limit the tokens of a transcript.
+    A picture or video has `tiles`. A sound has `columns` of a spectrogram, [columns, mels], which are float32 numbers
+    in this machine's byte order. A sound that all tokens attend to has no runs, and covers every token that may come;
+    `rules` limit the tokens of a transcript.
     """
 
     start: int
@@ -237,6 +268,8 @@ class ItemPreparer(Protocol):
 class ItemsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Pictures or sounds in prompts of a model whose tower the engine computes itself: processing, sources and limits.
 
+    A model that takes videos beside pictures has `videos`.
+
     `domains` and `directory` are the sources of items besides the request itself. Prepared items take up to
     `prepared_bytes` of memory in each server process, and outputs of the tower up to `output_bytes` in each engine. A
     step computes up to `max_step_rows` rows of outputs, or one item.
@@ -249,6 +282,7 @@ class ItemsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: ItemSettings
     tokens: ItemTokens
+    videos: Videos | None = None
     domains: tuple[str, ...] = ()
     directory: str | None = None
     prepared_bytes: int = 0
@@ -263,7 +297,18 @@ class ItemsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def anchors(self) -> dict[Modality, int]:
         """The anchor token of each modality that the engine accepts."""
         modality: Modality = "audio" if isinstance(self.settings, Spectrograms) else "image"
-        return {modality: self.tokens.anchor}
+        anchors: dict[Modality, int] = {modality: self.tokens.anchor}
+        if self.videos is not None:
+            anchors["video"] = self.videos.tokens.anchor
+        return anchors
+
+    def pixels(self, modality: Modality) -> Pixels:
+        """Returns how the engine converts the pixels of pictures or videos to patches."""
+        if modality == "video":
+            assert self.videos is not None
+            return self.videos.pixels
+        assert not isinstance(self.settings, Spectrograms)
+        return self.settings.pixels
 
     def num_rows(self, item: PlacedItem) -> int:
         """Returns the number of rows that the tower computes for an item."""

@@ -17,14 +17,13 @@ import zmq
 
 from weft.core.errors import ConfigError
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.values.kv_cache import (
+from weft.core.values.kv_cache import KvEventsConfig, at_rank
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvEvent,
     KvEventBatch,
-    KvEventsConfig,
-    at_rank,
 )
 from weft.engine.settings.kv_events import FLAG
 

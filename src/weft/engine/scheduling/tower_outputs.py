@@ -162,13 +162,15 @@ def place_items(sequences: list[Sequence], config: TowerConfig) -> None:
         return
     request, rope = sequences[0].request, None
     if config.has_rope_sections and not isinstance(config.settings, Spectrograms):
-        pixels = config.settings.pixels
+        merge = config.settings.pixels.merge_size
         grids = [
-            PlacedGrid(item.start + first, grid_of(tile, pixels))
+            PlacedGrid(
+                item.start + first, grid_of(tile, config.pixels(item.modality)), tile.time_step
+            )
             for item in request.items
             for (first, _), tile in zip(item.runs, item.tiles, strict=True)
         ]
-        rope = rope_positions(len(request.prompt_token_ids), grids, pixels.merge_size)
+        rope = rope_positions(len(request.prompt_token_ids), grids, merge)
     for sequence in sequences:
         sequence.rope = rope
         sequence.sees_items_whole = config.sees_both_ways

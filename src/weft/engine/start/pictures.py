@@ -89,6 +89,7 @@ def _config(
     return ItemsConfig(
         settings=card.settings,
         tokens=card.tokens,
+        videos=card.videos,
         domains=domains,
         directory=options.allowed_local_media_path,
         prepared_bytes=num_bytes,

@@ -10,7 +10,6 @@ from weft.compute.protocols.tower import SoundRunner, TowerInputs, TowerRunner
 from weft.core.values.media import WORDS
 from weft.core.values.pictures import (
     ItemsConfig,
-    ItemSettings,
     PlacedItem,
     SoundEnds,
     SoundsConfig,
@@ -75,14 +74,15 @@ def with_failed_items(plan: Plan, results: list[Result], block_size: int) -> lis
 
 
 def _compute(runner: TowerRunner, output: ItemOutput, config: ItemsConfig) -> FloatArray:
-    rows = runner.encode(_inputs(output.item, config.settings))
+    rows = runner.encode(_inputs(output.item, config))
     assert rows.shape == (output.item.num_rows, config.row_size), "the tower made other rows"
     return rows
 
 
-def _inputs(item: PlacedItem, settings: ItemSettings) -> TowerInputs:
+def _inputs(item: PlacedItem, config: ItemsConfig) -> TowerInputs:
+    settings = config.settings
     if not isinstance(settings, Spectrograms):
-        return TowerInputs(*to_patches(item.tiles, settings.pixels))
+        return TowerInputs(*to_patches(item.tiles, config.pixels(item.modality)))
     columns = np.frombuffer(item.columns, np.float32).reshape(-1, settings.num_mels)
     is_whole = settings.ends is SoundEnds.WHOLE
     num_windows = len(columns) // settings.num_columns if is_whole else 1

@@ -2,7 +2,6 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -10,11 +9,11 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import PROCESSOR_KWARGS, Media, Modality
-from weft.core.values.pictures import ItemSettings, ItemTokens, PreparedItem
+from weft.core.values.pictures import ItemSettings, ItemTokens, PreparedItem, Videos
 from weft.media.limits import MediaLimits
 from weft.media.processors.pieces import Encode
 
-Settings = TypeVar("Settings", bound=ItemSettings)
+Settings = TypeVar("Settings", bound=ItemSettings | Videos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,14 @@ class ItemProcessor(ABC, Generic[Settings]):
         Raises `BadRequest` for a file that cannot be read.
         """
 
+    @property
+    @abstractmethod
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments that a request may give."""
+
     @abstractmethod
     def with_argument(self, name: str, value: Any) -> Settings:
-        """Returns the settings with an argument of a request; raises `BadRequest` for an unknown argument."""
+        """Returns the settings with one of the arguments; raises `BadRequest` for a value that is not allowed."""
 
     def salted(self, salt: str | None) -> Self:
         """Returns the processor for a request with this salt."""
@@ -64,12 +68,16 @@ class ItemProcessor(ABC, Generic[Settings]):
         digest.update(content)
         return digest.hexdigest()
 
-    def changed(self, kwargs: Mapping[str, Any] | None) -> Self:
-        """Returns a processor with a request's processor arguments; raises `BadRequest` for an unknown argument."""
-        processor = self
-        for name, value in (kwargs or {}).items():
-            processor = replace(processor, settings=processor.with_argument(name, value))
-        return processor
+    def changed(self, name: str, value: Any) -> Self:
+        """Returns a processor with an argument of a request; raises `BadRequest` for an unknown argument."""
+        if name not in self.arguments:
+            allowed = " and ".join(
+                filter(None, (", ".join(self.arguments[:-1]), *self.arguments[-1:]))
+            )
+            raise refused_argument(
+                f"{name[:40]!a} is not supported; this model allows {allowed or 'nothing'}"
+            )
+        return replace(self, settings=self.with_argument(name, value))
 
 
 def refused_argument(message: str) -> BadRequest:

@@ -3,6 +3,7 @@
 import math
 
 from weft.core.errors import BadRequest
+from weft.core.values.media import Modality
 from weft.core.values.pictures import ItemTokens, NativeSize, Tile
 from weft.media.pictures import WHAT, Picture
 from weft.media.processors.pieces import Piece
@@ -29,14 +30,19 @@ def native_size(height: int, width: int, settings: NativeSize) -> tuple[int, int
     """Returns height and width in pixels as whole windows, with about the same ratio and an allowed number of
     pixels.
     """
-    if max(height, width) > _MAX_RATIO * min(height, width):
-        raise BadRequest(
-            WHAT,
-            f"image: one side may be at most {_MAX_RATIO} times the other for this model, got {width} x {height}",
-        )
+    check_ratio(height, width, WHAT)
     side = settings.pixels.patch_size * settings.pixels.merge_size
     sizes = whole_windows(height, width, side)
     return within(sizes, (height, width), side, settings.min_pixels, settings.max_pixels)
+
+
+def check_ratio(height: int, width: int, what: Modality) -> None:
+    """Raises `BadRequest` for a picture or frame that is too long."""
+    if max(height, width) > _MAX_RATIO * min(height, width):
+        raise BadRequest(
+            what,
+            f"{what}: one side may be at most {_MAX_RATIO} times the other for this model, got {width} x {height}",
+        )
 
 
 def whole_windows(height: int, width: int, side: int) -> tuple[int, int]:

@@ -17,7 +17,8 @@ def to_patches(tiles: list[Tile], pixels: Pixels) -> tuple[NDArray[np.float32], 
 
 def grid_of(tile: Tile, pixels: Pixels) -> Grid:
     """Returns the grid of a tile: the number of patches in time, rows and columns."""
-    return 1, tile.height // pixels.patch_size, tile.width // pixels.patch_size
+    frames = -(-tile.num_frames // pixels.temporal_size)
+    return frames, tile.height // pixels.patch_size, tile.width // pixels.patch_size
 
 
 def _table(pixels: Pixels) -> NDArray[np.float32]:
@@ -29,11 +30,18 @@ def _table(pixels: Pixels) -> NDArray[np.float32]:
 
 def _patches_of(tile: Tile, pixels: Pixels, table: NDArray[np.float32]) -> NDArray[np.float32]:
     side, merge, times = pixels.patch_size, pixels.merge_size, pixels.temporal_size
-    _, rows, columns = grid_of(tile, pixels)
+    frames, rows, columns = grid_of(tile, pixels)
     values = np.frombuffer(tile.pixels, np.uint8)
-    values = values.reshape(rows // merge, merge, side, columns // merge, merge, side, 3)
-    values = values.transpose(0, 3, 1, 4, 6, 2, 5)  # window, patch of the window, channel, pixel
-    numbers = np.empty((*values.shape[:5], times, side, side), np.float32)
-    for channel in range(3):
-        numbers[:, :, :, :, channel] = table[channel][values[:, :, :, :, channel, None]]
-    return numbers.reshape(rows * columns, 3 * times * side * side)
+    values = values.reshape(
+        tile.num_frames, rows // merge, merge, side, columns // merge, merge, side, 3
+    )
+    values = values.transpose(
+        0, 1, 4, 2, 5, 7, 3, 6
+    )  # frame, window, patch of the window, channel, pixel
+    numbers = np.empty((frames, *values.shape[1:6], times, side, side), np.float32)
+    for number in range(frames * times):
+        frame, time = divmod(number, times)
+        of_frame = values[min(number, tile.num_frames - 1)]
+        for channel in range(3):
+            numbers[frame, ..., channel, time, :, :] = table[channel][of_frame[..., channel, :, :]]
+    return numbers.reshape(frames * rows * columns, 3 * times * side * side)

@@ -48,6 +48,19 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
             tiles=tiles,
         )
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        match self.settings:
+            case NativeSize():
+                return ("min_pixels", "max_pixels")
+            case Squares():
+                return ("do_pan_and_scan",)
+            case Tiles() | NativeTiles():
+                return ("do_image_splitting",)
+            case Lines():
+                return ()
+        assert_never(self.settings)
+
     def with_argument(self, name: str, value: Any) -> PictureSettings:
         return _changed(self.settings, name, value)
 
@@ -73,8 +86,8 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
 
 
 def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSettings:
-    match settings, name:
-        case (NativeSize(), "min_pixels" | "max_pixels"):
+    match settings:
+        case NativeSize():
             most = settings.max_pixels
             if type(value) is not int or not 1 <= value <= most:
                 raise refused_argument(
@@ -84,17 +97,15 @@ def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSetting
             if changed.min_pixels > changed.max_pixels:
                 changed = msgspec.structs.replace(changed, min_pixels=changed.max_pixels)
             return changed
-        case (Squares(), "do_pan_and_scan"):
+        case Squares():
             return msgspec.structs.replace(settings, pan_and_scan=_read_bool(name, value))
-        case (Tiles(), "do_image_splitting"):
+        case Tiles():
             return msgspec.structs.replace(settings, is_split=_read_bool(name, value))
-        case (NativeTiles(), "do_image_splitting"):
+        case NativeTiles():
             return settings if _read_bool(name, value) else _undivided(settings)
-    allowed = {NativeSize: "min_pixels and max_pixels", Squares: "do_pan_and_scan"}
-    allowed |= {Tiles: "do_image_splitting", NativeTiles: "do_image_splitting", Lines: "nothing"}
-    raise refused_argument(
-        f"{name[:40]!a} is not supported; this model allows {allowed[type(settings)]}"
-    )
+        case Lines():
+            raise AssertionError(f"there are no arguments: {name}")
+    assert_never(settings)
 
 
 def _undivided(settings: NativeTiles) -> NativeTiles:

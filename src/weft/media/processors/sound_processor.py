@@ -15,7 +15,7 @@ from weft.core.values.pictures import (
     rows_of_chunk,
 )
 from weft.media.limits import MediaLimits
-from weft.media.processors.item_processor import ItemProcessor, refused_argument
+from weft.media.processors.item_processor import ItemProcessor
 from weft.media.sounds.log_mel import HOP, log_mel, whole_log_mel
 from weft.media.sounds.recordings import MAX_SECONDS, RATE, decode_sound, seconds_of
 from weft.media.sounds.resample import Wave
@@ -57,10 +57,12 @@ class SoundProcessor(ItemProcessor[Spectrograms]):
             columns=columns,
         )
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return ()
+
     def with_argument(self, name: str, value: Any) -> Spectrograms:
-        """Raises `BadRequest`: there are no arguments."""
-        del value
-        raise refused_argument(f"{name[:40]!a} is not supported; this model allows nothing")
+        raise AssertionError(f"there are no arguments: {name} {value}")
 
     @property
     def _max_seconds(self) -> float:

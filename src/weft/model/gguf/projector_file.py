@@ -53,6 +53,7 @@ class ProjectorFile:
     settings: ProjectorSettings
     top: Fields
     tensors: Mapping[str, GgufTensor]
+    video_token_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def open_projector(path: Path, text: TextFile, *, where: str) -> ProjectorFile:
         )
     settings = ProjectorSettings(fields, {name: t.shape for name, t in header.tensors.items()})
     top = Fields({**row.read(settings), **_token_ids(row, text, where)}, where)
-    return ProjectorFile(row, settings, top, header.tensors)
+    names = () if row.video_token is None else (row.video_token,)
+    return ProjectorFile(row, settings, top, header.tensors, _token_id(names, text))
 
 
 def find_beside(path: Path) -> list[Path]:
@@ -175,14 +177,21 @@ def _with_tower(config: ModelConfigFile, spec: ModelSpec, projector: ProjectorFi
     spec, fields = with_tower(config, spec), projector.settings.fields
     assert spec.tower is not None
     eps = fields.number("clip.vision.attention.layer_norm_epsilon")
-    return replace(spec, tower=replace(spec.tower, norm_eps=eps, projector_norm_offset=0.0))
+    tower = replace(
+        spec.tower,
+        norm_eps=eps,
+        projector_norm_offset=0.0,
+        video_token_id=projector.video_token_id,
+    )
+    return replace(spec, tower=tower)
 
 
 def _read_pictures(spec: ModelSpec, projector: ProjectorFile) -> ItemCard:
     """Returns the facts for pictures; settings of a picture processor that the file lacks are the family's."""
     assert spec.tower is not None
     fields = Fields(projector.row.read_pictures(projector.settings), projector.top.where)
-    return picture_card(make_picture_settings(fields, sizes_of(spec.tower)), spec)
+    settings = make_picture_settings(fields, sizes_of(spec.tower))
+    return picture_card(settings, spec, Fields({}, projector.top.where))
 
 
 def _match_tower(config: ModelConfigFile, spec: ModelSpec, projector: ProjectorFile) -> TowerSource:

@@ -70,6 +70,7 @@ _QWEN_TOKENS = {
     "vision_start_token_id": ("<|vision_start|>",),
     "vision_end_token_id": ("<|vision_end|>",),
 }
+_QWEN_VIDEO = "<|video_pad|>"
 Shapes = Mapping[str, tuple[int, ...]]
 Config = dict[str, object]
 
@@ -114,8 +115,9 @@ class ProjectorRow:
     `family` is the family whose tower the file has, and `architectures` are the GGUF architectures of its text models.
     `read` returns the family's whole config without the text model, and `read_pictures` its preprocessor_config.json.
     `names` are those of the tensors. `tokens` maps keys of the config to the possible texts of the token that they
-    name. `reads` are settings of the file that the row reads besides those of all rows. `is_interleaved`: elements
-    that are rotated together are adjacent rows of queries and keys. `unused` are tensors that are not read.
+    name, and `video_token` is the text of the token for videos, which a text model may lack. `reads` are settings of
+    the file that the row reads besides those of all rows. `is_interleaved`: elements that are rotated together are
+    adjacent rows of queries and keys. `unused` are tensors that are not read.
     """
 
     family: str
@@ -124,6 +126,7 @@ class ProjectorRow:
     read_pictures: Callable[[ProjectorSettings], Config]
     names: Mapping[str, str]
     tokens: Mapping[str, tuple[str, ...]]
+    video_token: str | None = None
     reads: tuple[str, ...] = ()
     is_interleaved: bool = False
     unused: frozenset[str] = frozenset()
@@ -138,6 +141,7 @@ def _read_qwen2_5(file: ProjectorSettings) -> Config:
             "temporal_patch_size": _num_frames(file),
             "hidden_act": file.activation("gelu"),
             "fullatt_block_indexes": list(range(distance - 1, depth, distance)),
+            "tokens_per_second": 2,
         }
     }
 
@@ -266,6 +270,7 @@ PROJECTORS: Mapping[str, ProjectorRow] = MappingProxyType(
             read_pictures=_qwen_pictures(56 * 56, 16384 * 28 * 28),
             names=_QWEN_NAMES,
             tokens=_QWEN_TOKENS,
+            video_token=_QWEN_VIDEO,
             reads=(
                 *("n_wa_pattern", "window_size", "spatial_merge_size"),
                 *("image_min_pixels", "image_max_pixels"),
@@ -278,6 +283,7 @@ PROJECTORS: Mapping[str, ProjectorRow] = MappingProxyType(
             read_pictures=_qwen_pictures(256 * 256, 4096 * 4096),
             names=_QWEN_NAMES,
             tokens=_QWEN_TOKENS,
+            video_token=_QWEN_VIDEO,
             reads=(
                 *("is_deepstack_layers", "spatial_merge_size"),
                 *("image_min_pixels", "image_max_pixels"),

@@ -102,7 +102,8 @@ class TowerSpec:
     Their results follow the row of the token itself: the decoder adds them after its first layers.
 
     `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before
-    and after the rows of an item, if the family has such tokens.
+    and after the rows of an item, if the family has such tokens. `video_token_id` stands for a row of a video.
+    Positions of its frames grow by `video_positions_per_second`; None: texts in the prompt say the times instead.
 
     With `has_conv_stem` the tower takes sounds. A patch is a column of the spectrogram, whose channels are its mels,
     and a grid is [1, columns, 1]. Two convolutions over three neighbours each, with a GELU behind it, make rows of
@@ -150,6 +151,8 @@ class TowerSpec:
     image_token_id: int | None = None  # None: no token stands for a row
     start_token_id: int | None = None
     end_token_id: int | None = None
+    video_token_id: int | None = None  # None: the tower takes no videos
+    video_positions_per_second: int | None = None
     has_conv_stem: bool = False
     has_short_sounds: bool = False
     stem_channels: int = 0  # 0: convolutions over time alone

@@ -37,6 +37,7 @@ _VISION_2_5 = {
     "patch_size": 14,
     "window_size": 112,
     "fullatt_block_indexes": [7, 15, 23, 31],
+    "tokens_per_second": 4,
 }
 _VISION_3 = {
     **_VISION,
@@ -50,11 +51,13 @@ _VISION_3 = {
 }
 _TOKENS = {
     "image_token_id": 151655,
+    "video_token_id": 151656,
     "vision_start_token_id": 151652,
     "vision_end_token_id": 151653,
 }
 _TOKENS_3_5 = {
     "image_token_id": 248056,
+    "video_token_id": 248057,
     "vision_start_token_id": 248053,
     "vision_end_token_id": 248054,
 }
@@ -78,6 +81,7 @@ def _read_2_5(top: Fields, vision: Fields, _: int) -> TowerSpec:
         is_gated=True,
         window=vision.integer("window_size", low=side, high=2**16) // side,
         full_layers=read_layer_list(vision, "fullatt_block_indexes", common.num_layers),
+        video_positions_per_second=vision.integer("tokens_per_second", high=2**16),
     )
 
 
@@ -122,6 +126,7 @@ def _common(top: Fields, vision: Fields) -> TowerSpec:
         image_token_id=tokens.integer("image_token_id", low=0),
         start_token_id=start,
         end_token_id=end,
+        video_token_id=tokens.integer("video_token_id", low=0),
     )
 
 
