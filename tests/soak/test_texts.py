@@ -38,7 +38,10 @@ async def ask_many(server: Server, draw: random.Random, num_requests: int) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_front_stops_growing_where_the_documentation_says():
-    """docs/memory.md: full after ten thousand texts. Measured: 59 MiB until then, 0.7 in 5,000 more."""
+    """docs/memory.md: full after ten thousand texts. Measured: 59 to 64 MiB until then, 0.7 to 2.1 in 5,000 more.
+
+    Growth as before would be 30 MiB.
+    """
     draw = random.Random(1)
     with running("embedded:echo", "--no-grpc") as server:
 
@@ -53,4 +56,4 @@ def test_the_front_stops_growing_where_the_documentation_says():
         later = rss_mib()
     print(f"RSS in MiB: {started:.1f}, {full:.1f}, {later:.1f}")
     assert full - started < 80
-    assert later - full < 2
+    assert later - full < 5
