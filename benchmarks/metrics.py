@@ -16,13 +16,8 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.stats import StepStats
 from weft.core.observe.tally import Tally
-from weft.core.values.types import (
-    EngineLoad,
-    FinishReason,
-    OutputKind,
-    SamplingParams,
-    SequenceOutput,
-)
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams, SequenceOutput
 from weft.engine.front.client import FrontClient
 from weft.engine.ipc.messages import Add, Command, Event, StepOutput
 from weft.engine.start.configure import resolve

@@ -83,6 +83,29 @@ def run_at_random(
     return results
 
 
+def run_in_steps(
+    runner: Runner,
+    sequences: list[list[int]],
+    ends: Sequence[Sequence[int]],
+    rng: np.random.Generator,
+) -> list[FloatArray]:
+    """As `run_at_random`, in steps that are given: `ends` says for each how far it takes every sequence."""
+    tables = scattered_blocks([len(s) for s in sequences], 8, rng)
+    runner.allocate_kv(num_blocks=sum(map(len, tables)) + 1, block_size=8, num_state_slots=2)
+    results: list[list[FloatArray]] = [[] for _ in sequences]
+    for before, after in pairwise(([0] * len(sequences), *ends)):
+        chosen = [i for i in range(len(sequences)) if after[i] > before[i]]
+        parts = [
+            Part(sequences[i], len(sequences[i]), tables[i], before[i], after[i], (i, i))
+            for i in chosen
+        ]
+        counts = [part.end - part.start for part in parts]
+        rows = np.split(runner.forward(step(parts, 8)), np.cumsum(counts)[:-1])
+        for i, some in zip(chosen, rows, strict=True):
+            results[i].append(some)
+    return [np.concatenate(some) for some in results]
+
+
 def scattered_blocks(
     lengths: list[int], block_size: int, rng: np.random.Generator
 ) -> list[list[int]]:
@@ -124,17 +147,21 @@ def check_any_schedule(
 
 
 def check_slots_of_others(
-    runner: Runner, block_size: int, fill: Callable[[], object], cuts: Sequence[int] = (50, 51, 52)
+    runner: Runner,
+    block_size: int,
+    fill: Callable[[], object],
+    cuts: Sequence[int] = (50, 51, 52),
+    length: int = 101,
 ) -> None:
     """What `fill` leaves in slots of nobody, and of later positions, reaches no row."""
-    ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
+    ids = np.random.default_rng(1).integers(0, 300, length).tolist()
     expected = alone(runner, ids)
     runner.allocate_kv(num_blocks=60, block_size=block_size, num_state_slots=1)
-    blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
+    blocks = scattered_blocks([length, 200], block_size, np.random.default_rng(2))[0]
     fill()
     got = [
-        runner.forward(step([Part(ids, 101, blocks, start, end)], block_size))
-        for start, end in pairwise((0, *cuts, 101))
+        runner.forward(step([Part(ids, length, blocks, start, end)], block_size))
+        for start, end in pairwise((0, *cuts, length))
     ]
     assert np.concatenate(got).tobytes() == expected.tobytes()
 

@@ -10,11 +10,11 @@ import pytest_asyncio
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, kinds, shared, until_idle
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.values.controls import PauseMode
 from weft.core.values.logprobs import FlatLogprobs
 from weft.core.values.types import (
     FinishReason,
     OutputKind,
-    PauseMode,
     PoolingParams,
     RepetitionDetectionParams,
     RequestOptions,

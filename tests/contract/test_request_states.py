@@ -8,7 +8,7 @@ from tests.busy import PATIENCE_S
 from tests.contract.engines import ENGINES, ROOM, kinds, until_idle
 from tests.contract.test_engine_client import ENDLESS, PROMPT
 from weft.core.errors import Unsupported
-from weft.core.values.request_states import RequestPhase
+from weft.core.values.engine_snapshots import RequestPhase
 
 
 @pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server"))

@@ -15,15 +15,10 @@ from weft.core.observe.metrics import Metrics, expose
 from weft.core.observe.observed import RemoteRequest
 from weft.core.observe.stats import SequenceTimes, StepStats
 from weft.core.observe.tally import Tally, token_bounds
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.kv_cache import CacheConfig, KvOffloadingConfig
 from weft.core.values.kv_transfer import KvRole
-from weft.core.values.types import (
-    CompletionOutput,
-    EngineLoad,
-    OutputKind,
-    RequestOutput,
-    SamplingParams,
-)
+from weft.core.values.types import CompletionOutput, OutputKind, RequestOutput, SamplingParams
 from weft.epp.pool.engines import ENGINES, LoadReader
 
 REQUEST_S = "0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 120.0 240.0 480.0 960.0 1920.0 7680.0"

@@ -21,19 +21,17 @@ from weft.core.errors import (
     Unavailable,
     WeftError,
 )
-from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
-from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.controls import PauseMode, check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import CacheConfig, KvEventBatch
+from weft.core.values.prompts import PromptType
 from weft.core.values.types import (
     CompletionOutput,
-    EngineLoad,
     FinishReason,
-    KvEventBatch,
     Logprob,
     OutputKind,
-    PauseMode,
     PoolingParams,
     PositionLogprobs,
-    PromptType,
     Request,
     RequestOptions,
     RequestOutput,

@@ -6,13 +6,8 @@ from weft.core.checks.resolve_params import resolve_params
 from weft.core.checks.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.values.types import (
-    PoolingParams,
-    PromptType,
-    Request,
-    RequestOptions,
-    SamplingParams,
-)
+from weft.core.values.prompts import PromptType
+from weft.core.values.types import PoolingParams, Request, RequestOptions, SamplingParams
 
 EOS_ID = 2
 FIRST_ID = 3  # below are bos, pad and eos

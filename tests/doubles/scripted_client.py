@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from weft.core.config.engine import EngineConfig
-from weft.core.values.types import EngineLoad, FinishReason, LogprobRow, Request, SequenceOutput
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.front.client import FrontClient
 from weft.engine.ipc.messages import Add, Command, StepOutput
 from weft.text.tokenizer import Tokenizer

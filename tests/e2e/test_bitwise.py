@@ -16,7 +16,8 @@ from tests.contract.engines import GIB, stop
 from tests.model.checkpoints import write_checkpoint
 from tests.model.test_delta import QWEN35
 from weft.core.config.engine_options import EngineOptions
-from weft.core.values.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import OutputKind, RequestOutput, SamplingParams
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.start.configure import resolve

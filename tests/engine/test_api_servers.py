@@ -22,14 +22,9 @@ from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, RateLimited, WeftError
 from weft.core.observe.metrics import Metrics
 from weft.core.operator_calls import CALLS, OperatorCalls
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.kv_transfer import KEY, RemotePrompt
-from weft.core.values.types import (
-    EngineLoad,
-    FinishReason,
-    OutputKind,
-    SamplingParams,
-    SequenceOutput,
-)
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams, SequenceOutput
 from weft.engine.api_servers import attached as attached_servers
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS

@@ -1,7 +1,7 @@
 """Which block is given out next, and what a router is told of those that were stored."""
 
 from tests.doubles.stepping import make_engine
-from weft.core.values.types import BlockStored
+from weft.core.values.kv_cache import BlockStored
 from weft.engine.scheduling.blocks.block_pool import BlockPool
 from weft.engine.scheduling.drafts import DraftCounts
 

@@ -16,9 +16,8 @@ from tests.engine.test_lora import adapter
 from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, ConfigError, EngineDead, FailedPrecondition, Overloaded
 from weft.core.observe.metrics import Metrics
+from weft.core.values.kv_cache import AllBlocksCleared, BlockStored
 from weft.core.values.types import (
-    AllBlocksCleared,
-    BlockStored,
     OutputKind,
     PoolingKind,
     PoolingParams,

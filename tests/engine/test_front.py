@@ -11,15 +11,9 @@ from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
 from weft.core.observe.kv_feed import KvEventFeed
 from weft.core.values.controls import STALL_S
-from weft.core.values.types import (
-    AllBlocksCleared,
-    EngineLoad,
-    FinishReason,
-    KvEventBatch,
-    OutputKind,
-    SamplingParams,
-    StructuredOutputsParams,
-)
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import AllBlocksCleared, KvEventBatch
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
 from weft.engine.front.client import FrontClient
 from weft.engine.ipc.messages import (
     Abort,

@@ -9,7 +9,7 @@ import pytest
 
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, MAX_BUFFERED_BYTES, KvEventFeed
-from weft.core.values.types import BlockStored, KvEventBatch
+from weft.core.values.kv_cache import BlockStored, KvEventBatch
 
 # A little less than a quarter of the bytes: ids of two bytes and one that says so.
 QUARTER = [1000] * (MAX_BUFFERED_BYTES // 12 - 100)

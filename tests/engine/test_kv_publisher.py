@@ -19,15 +19,15 @@ from tests.doubles.stepping import SteppingEngine, make_engine
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.observe.kv_feed import KvEventFeed
-from weft.core.values.kv_cache import at_rank
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvEvent,
     KvEventBatch,
-    SamplingParams,
+    at_rank,
 )
+from weft.core.values.types import SamplingParams
 from weft.engine.front.kv_publisher import MAX_REPLAYS, KvPublisher
 from weft.engine.settings.kv_events import read_kv_events
 from weft.engine.start.configure import resolve

@@ -15,7 +15,8 @@ from tests.contract.engines import data_parallel
 from tests.engine.test_kv_publisher import LOOPBACK, ON, TOPIC, Subscriber
 from tests.ports import free_port
 from weft.core.client import EngineClient
-from weft.core.values.types import AllBlocksCleared, BlockStored, KvEvent, SamplingParams
+from weft.core.values.kv_cache import AllBlocksCleared, BlockStored, KvEvent
+from weft.core.values.types import SamplingParams
 
 
 async def answer(group: EngineClient, start: int) -> int:

@@ -11,8 +11,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.stepping import make_request
 from weft.core.errors import ConfigError
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import BlockRemoved, BlockStored, SamplingParams
+from weft.core.values.kv_cache import BlockRemoved, BlockStored, Medium
+from weft.core.values.types import SamplingParams
 from weft.engine.kv.kv_tier import MAX_QUEUED_BYTES, STALLED_S, KvTier
 from weft.engine.kv.kv_tier_stores import (
     HEADER_BYTES,

@@ -4,7 +4,8 @@ import pytest
 
 from tests.doubles.engine_thread import EngineThread, GatedRunner
 from tests.doubles.stepping import make_request
-from weft.core.values.types import AllBlocksCleared, SamplingParams
+from weft.core.values.kv_cache import AllBlocksCleared
+from weft.core.values.types import SamplingParams
 from weft.engine.ipc.messages import Abort, Add, Pause, Ping, Reply, Resume, StepOutput
 
 PROMPT = list(range(10, 21))

@@ -16,13 +16,8 @@ from weft import LLM
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound
 from weft.core.observe.metrics import Metrics, expose
-from weft.core.values.types import (
-    BlockStored,
-    LoRARequest,
-    OutputKind,
-    SamplingParams,
-    StreamingInput,
-)
+from weft.core.values.kv_cache import BlockStored
+from weft.core.values.types import LoRARequest, OutputKind, SamplingParams, StreamingInput
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import ProcessClient
 from weft.engine.ipc.messages import AddLora

@@ -11,7 +11,8 @@ from tests.engine.test_front import HandClient, begin
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded
 from weft.core.observe.metrics import Metrics
-from weft.core.values.types import EngineLoad, FinishReason, OutputKind, SamplingParams
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.clients.process_client import ProcessClient
 from weft.engine.ipc.messages import Failed

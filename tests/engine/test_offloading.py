@@ -18,11 +18,14 @@ from tests.model.adapters import write_adapter
 from weft import LLM
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.values.kv_cache import KvOffloadingConfig, Medium
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
+    KvOffloadingConfig,
+    Medium,
+)
+from weft.core.values.types import (
     FinishReason,
     LoRARequest,
     SamplingParams,

@@ -4,15 +4,8 @@ import pytest
 
 from tests.doubles.stepping import make_config
 from tests.engine.test_front import MODEL
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    LoRARequest,
-    RequestOptions,
-    SamplingParams,
-)
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved, BlockStored, Medium
+from weft.core.values.types import LoRARequest, RequestOptions, SamplingParams
 from weft.engine.front.prefix_index import PrefixIndex, cached_tokens
 from weft.model.open import open_model
 from weft.text.prepare import InputProcessor

@@ -7,12 +7,8 @@ import pytest
 from tests.doubles.fake_runner import greedy_after
 from tests.engine.test_structured_output import EOS, PROMPT, VOCAB, grammar, make, submit, text_of
 from weft.core.errors import BadRequest
-from weft.core.values.types import (
-    FinishReason,
-    OpenReasoning,
-    SamplingParams,
-    StructuredOutputsParams,
-)
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import FinishReason, SamplingParams, StructuredOutputsParams
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model

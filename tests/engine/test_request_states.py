@@ -7,7 +7,7 @@ import msgspec
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import SteppingEngine, make_engine
 from tests.engine.test_stopwatch import timed_engine
-from weft.core.values.request_states import MAX_FINISHED, MAX_LISTED, RequestPhase, RequestStates
+from weft.core.values.engine_snapshots import MAX_FINISHED, MAX_LISTED, RequestPhase, RequestStates
 from weft.engine.request_states import read_states
 
 PROMPT = list(range(10, 30))  # 20 tokens: five blocks of 4

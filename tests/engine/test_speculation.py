@@ -12,12 +12,8 @@ from tests.engine.test_structured_output import TOKENIZER, grammar
 from weft.core.config.speculation import SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.observe.metrics import Metrics
-from weft.core.values.types import (
-    OpenReasoning,
-    OutputKind,
-    RepetitionDetectionParams,
-    SamplingParams,
-)
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.engine.clients.local_client import LocalClient
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.scheduling.drafts import NgramLookup

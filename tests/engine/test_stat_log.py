@@ -4,7 +4,7 @@ import logging
 
 from tests.engine.test_front import HandClient, begin
 from weft.core.observe.stats import StepStats
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.engine.front.stat_log import StatLog
 from weft.engine.ipc.messages import StepOutput
 

@@ -15,24 +15,27 @@ from tests.cli.test_api_servers import api_servers
 from tests.cli.test_epp_up import Up, line_with, up
 from tests.doubles.secret_file import secret_file
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "resuming.py"
-COMMAND = (sys.executable, str(EXAMPLE), "--max-tokens", "900")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMAND = (sys.executable, str(EXAMPLES / "resuming.py"), "--max-tokens", "900")
+OVER_GRPC = (sys.executable, str(EXAMPLES / "resuming_grpc.py"), "--max-tokens", "900")
 
 
-def read_undisturbed(environment: dict[str, str]) -> bytes:
+def read_undisturbed(environment: dict[str, str], command: tuple[str, ...] = COMMAND) -> bytes:
     """The output of the example."""
     ended = subprocess.run(
-        COMMAND, env=environment, check=True, capture_output=True, timeout=PATIENCE_S
+        command, env=environment, check=True, capture_output=True, timeout=PATIENCE_S
     )
     return ended.stdout
 
 
 def read_disturbed(
-    environment: dict[str, str], victims: Callable[[], Iterable[psutil.Process]]
+    environment: dict[str, str],
+    victims: Callable[[], Iterable[psutil.Process]],
+    command: tuple[str, ...] = COMMAND,
 ) -> tuple[bytes, bytes]:
     """Run the example, and kill the victims when its first letter is there; returns its output and its log."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(COMMAND, env=environment, stdout=pipe, stderr=pipe) as example:
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as example:
         assert example.stdout is not None
         begun = os.read(example.stdout.fileno(), 1)
         for process in victims():
@@ -45,16 +48,23 @@ def read_disturbed(
 @pytest.mark.slow
 @pytest.mark.timeout(6 * PATIENCE_S)
 def test_the_story_is_whole_although_every_api_server_is_killed():
-    """The client continues the stream at an API server that has just started. On a busy machine the answer may have
-    been there before the kill: then once more.
+    """The client continues the stream at an API server that has just started, over HTTP and over gRPC. On a busy
+    machine the answer may have been there before the kill: then once more.
     """
-    flags = ("--api-server-count", "2", "--resume-secret-file", secret_file(), "--no-grpc")
+    flags = ("--api-server-count", "2", "--resume-secret-file", secret_file())
     with running("embedded:tiny", *flags) as server:
         environment = clean_environment(OPENAI_BASE_URL=f"{server.http}/v1")
         undisturbed = read_undisturbed(environment)
         read = [read_disturbed(environment, lambda: api_servers(server))]
         while len(read) < 5 and not read[-1][1]:
             read.append(read_disturbed(environment, lambda: api_servers(server)))
+        command = (*OVER_GRPC, server.address)
+        over_grpc = read_undisturbed(environment, command)
+        others = [read_disturbed(environment, lambda: api_servers(server), command)]
+        while len(others) < 5 and not others[-1][1]:
+            others.append(read_disturbed(environment, lambda: api_servers(server), command))
+    assert {output for output, _ in others} == {over_grpc}
+    assert b"is back" in others[-1][1]
     assert {output for output, _ in read} == {undisturbed}
     assert b"[continued]" in read[-1][1]
 

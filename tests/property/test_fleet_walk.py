@@ -21,8 +21,8 @@ from tests.model.adapters import write_adapter
 from tests.property.test_weights_walk import Weights
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import WeftError
-from weft.core.values.controls import SleepTag
-from weft.core.values.types import LoRARequest, OutputKind, PauseMode, SamplingParams
+from weft.core.values.controls import PauseMode, SleepTag
+from weft.core.values.types import LoRARequest, OutputKind, SamplingParams
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.clients.data_parallel import DataParallelClient
 from weft.engine.clients.engine_group import EngineGroup

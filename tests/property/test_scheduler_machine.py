@@ -17,14 +17,9 @@ from tests.doubles.drafting import by_model, draft_with
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_engine
 from weft.core.config.speculation import SpeculativeConfig
-from weft.core.values.types import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    FinishReason,
-    OpenReasoning,
-    RepetitionDetectionParams,
-)
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved, BlockStored
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import FinishReason, RepetitionDetectionParams
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
 from weft.engine.scheduling.sequence import SequenceStatus

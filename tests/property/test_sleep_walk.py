@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_request
 from weft.core.config.engine_options import EngineOptions
-from weft.core.values.controls import SleepTag
-from weft.core.values.types import FinishReason, PauseMode, SamplingParams
+from weft.core.values.controls import PauseMode, SleepTag
+from weft.core.values.types import FinishReason, SamplingParams
 from weft.engine.ipc.messages import (
     Abort,
     Add,

@@ -17,7 +17,7 @@ from tests.model.checkpoints import tensors_of, write_checkpoint
 from tests.property.test_sleep_walk import Walk
 from weft.compute.protocols.runner import Batch
 from weft.core.config.engine_options import EngineOptions
-from weft.core.values.types import PauseMode
+from weft.core.values.controls import PauseMode
 from weft.engine.ipc.messages import (
     FinishWeightUpdate,
     InitWeightTransfer,

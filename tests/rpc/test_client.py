@@ -30,13 +30,10 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved, BlockStored, KvEventBatch
 from weft.core.values.types import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    EngineLoad,
     FinishReason,
-    KvEventBatch,
     LoRARequest,
     OutputKind,
     RequestOutput,

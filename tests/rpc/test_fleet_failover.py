@@ -11,8 +11,8 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, local
 from tests.engine.test_lora import adapter
 from weft.core.errors import EngineDead, GenerationError, Unavailable
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.types import (
-    EngineLoad,
     FinishReason,
     OutputKind,
     RequestOptions,
@@ -176,9 +176,7 @@ async def fleet_of(*engines):
 
 async def look(fleet):
     """The fleet looks at its servers now."""
-    for member in fleet._members.all:
-        await member.refresh()
-    fleet._members.resuming.announce()
+    await fleet._members.refresh()
 
 
 async def answers_of(fleet, request):
@@ -464,3 +462,23 @@ async def test_a_draining_server_without_an_equal_one_finishes_its_requests():
         await look(fleet)
         assert (await reading)[0] == whole
         await draining
+
+
+async def test_a_fleet_has_the_adapters_of_its_servers(tmp_path):
+    """A request goes to a server that has its adapter, and a fingerprint covers the adapter's files."""
+    lora = adapter(tmp_path, "a")
+    async with local(enable_lora=True) as one, local(enable_lora=True) as other:
+        await other.add_lora(lora)
+        cutter = Cutter()
+        async with fleet_of(one, cutter.wrap(other, is_busy=True)) as fleet:
+            known = fleet.lora_requests[lora.lora_name]
+            request = await prepared(fleet, lora_request=known)
+            await answers_of(fleet, request)
+            assert len(cutter.requests) == 1
+            model, alone = await fleet.fingerprint(None), await fleet.fingerprint(known)
+            assert model
+            assert alone.startswith(f"{model}:")
+            other_files = adapter(tmp_path, "b").lora_path
+            await one.add_lora(msgspec.structs.replace(lora, lora_path=other_files))
+            await look(fleet)
+            assert await fleet.fingerprint(known) == ""

@@ -9,11 +9,11 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import channel_to, refusal
 from weft.core.errors import Overloaded
-from weft.core.values.types import (
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    EngineLoad,
     KvEvent,
     KvEventBatch,
 )

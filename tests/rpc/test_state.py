@@ -14,7 +14,7 @@ from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import check_canary, completes, refusal, request
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import GenerationError
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub

@@ -1,12 +1,10 @@
-"""Engines and nodes end at random moments under mixed streams: `python -m tests.soak.kills --streams 2000`.
+"""Engines and nodes end at random moments under mixed streams.
 
 Two engines belong to the server, further ones to nodes of their own. `--ways` chooses how they end: by SIGKILL of an
 engine or of a node, by SIGTERM of a node, by `POST /drain`. Each answer must be that of an undisturbed run.
 """
 
-import argparse
 import asyncio
-import dataclasses
 import itertools
 import random
 import signal
@@ -19,14 +17,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import httpx2
 import psutil
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import WEFT, Server, clean_environment, running
+from tests.cli.running import WEFT, clean_environment, running
 from tests.doubles.secret_file import secret_file
 from tests.model.adapters import write_adapter
 from tests.ports import free_port
@@ -34,6 +32,7 @@ from tests.soak.footprint import Footprint
 from tests.soak.streams import ADAPTER, NUM_DISTINCT, Stream, is_refused, kind_of
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.fleet import Fleet
 
 MODEL = "embedded:tiny"
 WAYS = ("kill engine", "kill node", "stop node", "drain")
@@ -91,14 +90,22 @@ class End:
     away_s: float
 
 
+class HasFront(Protocol):
+    """A server."""
+
+    @property
+    def front(self) -> psutil.Process:
+        """The process whose memory is looked at."""
+
+
 @dataclass
 class Run:
     """A server, its engines, the streams, and what was seen."""
 
-    server: Server
+    server: HasFront
     nodes: dict[int, Node]
     http: httpx2.AsyncClient
-    stub: VllmEngineStub
+    rpc: VllmEngineStub | Fleet
     dice: random.Random
     num_ranks: int
     engines: dict[int, int] = field(default_factory=dict)  # pids of the server's engines
@@ -117,7 +124,7 @@ class Run:
         for number in self.numbers:
             began = time.monotonic()
             stream = Stream(number)
-            await stream.run(self.http, self.stub)
+            await stream.run(self.http, self.rpc)
             self.expected[number] = stream.whole
             if kind_of(number) == "long prompt":
                 self.first_s.append(time.monotonic() - began)
@@ -141,19 +148,25 @@ class Run:
     async def _send(self, place: int) -> None:
         number = self.numbers[place % len(self.numbers)]
         stream = Stream(number, self.choose_rank())
-        self.streams.append(stream)
-        try:
-            await stream.run(self.http, self.stub)
-        except Exception as error:
-            if stream.num_events or not is_refused(error):
-                raise AssertionError(f"{number}, {kind_of(number)}: {error!r}") from error
+        while await self._is_refused(stream):
             self.num_refused += 1
-            self.streams.remove(stream)
-            stream = Stream(number)
-            self.streams.append(stream)
-            await stream.run(self.http, self.stub)
+            await asyncio.sleep(0.05)
+            stream = Stream(number)  # any engine: the one that was named is down
         expected = self.expected[number]
         assert stream.whole == expected, (number, kind_of(number), stream.whole, expected)
+
+    async def _is_refused(self, stream: Stream) -> bool:
+        """Run a stream; True if nobody has taken it."""
+        self.streams.append(stream)
+        try:
+            await stream.run(self.http, self.rpc)
+        except Exception as error:
+            if stream.num_events or not is_refused(error):
+                kind = kind_of(stream.number)
+                raise AssertionError(f"{stream.number}, {kind}: {error!r}") from error
+            self.streams.remove(stream)
+            return True
+        return False
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -268,7 +281,15 @@ class Run:
 
 def engines_of(process: psutil.Process) -> list[psutil.Process]:
     """The engines that a process has started."""
-    return [one for one in process.children() if "weft.engine.process" in one.cmdline()]
+    return [one for one in process.children() if is_running(one, "weft.engine.process")]
+
+
+def is_running(process: psutil.Process, module: str) -> bool:
+    """True if the process runs this module. One that has ended, and that nobody has waited for, runs none."""
+    try:
+        return module in process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 def _spread(seconds: list[float]) -> str:
@@ -341,21 +362,3 @@ async def run_plan(run: Run, plan: Plan) -> str:
     assert grown < 64, f"the server has grown by {grown:.0f} MiB"
     memory = f"memory of the server: {before.rss_bytes / MIB:.0f} MiB, and {grown:+.1f} MiB"
     return f"{run.report()}\n{memory}"
-
-
-def main() -> None:
-    """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for field_ in dataclasses.fields(Plan):
-        name = f"--{field_.name.replace('_', '-')}"
-        if field_.name == "ways":
-            parser.add_argument(name, nargs="+", choices=WAYS, default=field_.default)
-        elif field_.name == "in_turn":
-            parser.add_argument(name, action="store_true")
-        else:
-            parser.add_argument(name, type=int, default=field_.default)
-    print(asyncio.run(soak(Plan(**vars(parser.parse_args())))))
-
-
-if __name__ == "__main__":
-    main()

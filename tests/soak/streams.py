@@ -1,6 +1,7 @@
 """Mixed streams over HTTP and gRPC, and their whole answers, which are always the same for the same number."""
 
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -8,14 +9,21 @@ from typing import Any
 
 import grpc
 import httpx2
+import msgspec
 from google.protobuf.json_format import ParseDict
 
+from tests.soak.resuming import ResumedStream
+from weft.core.checks.lora import LORA_METADATA
+from weft.core.errors import Unavailable
+from weft.core.values.types import OutputKind, SamplingParams, StructuredOutputsParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.fleet import Fleet
 
 ADAPTER = "adapter"
 NUM_VARIANTS = 3
 CHAT, COMPLETIONS, RPC = "/v1/chat/completions", "/v1/completions", "gRPC"
+RPC_ADAPTER = "gRPC, with the adapter"
 TOPICS = ("What is the capital of France?", "Tell me about the sea.", "Why is the sky blue?")
 SHAPE = {
     "type": "object",
@@ -58,6 +66,7 @@ KINDS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "seeded": (RPC, lambda v: _rpc(v, seed=v, n=3, logprobs=2)),
     "grammar": (RPC, lambda v: _rpc(v, seed=v, regex="[a-f ]{80}", ignore_eos=False)),
     "long prompt": (RPC, lambda v: _rpc(v, num_tokens=800, seed=v, max_tokens=60)),
+    "adapter over gRPC": (RPC_ADAPTER, lambda v: _rpc(v, seed=v)),
     "scored prompt": (RPC, lambda v: _rpc(v, seed=v, prompt_logprobs=1, logprobs=1)),
 }
 NUM_DISTINCT = NUM_VARIANTS * len(KINDS)
@@ -108,11 +117,16 @@ class Stream:
                 known[name] + part if isinstance(known.get(name), str | list | int) else part
             )
 
-    async def run(self, http: httpx2.AsyncClient, stub: VllmEngineStub) -> None:
+    async def run(self, http: httpx2.AsyncClient, rpc: VllmEngineStub | Fleet) -> None:
         """Send the request and read it to its end. Raises what a client would see as an error."""
         way, make = KINDS[kind_of(self.number)]
         body = make(self.number // len(KINDS) % NUM_VARIANTS)
-        read = self._read_rpc(stub, body) if way == RPC else self._read_http(http, way, body)
+        if way not in (RPC, RPC_ADAPTER):
+            read = self._read_http(http, way, body)
+        elif isinstance(rpc, Fleet):
+            read = self._read_fleet(rpc, body, way == RPC_ADAPTER)
+        else:
+            read = self._read_rpc(rpc, body, way == RPC_ADAPTER)
         try:
             async for _ in read:
                 self._took()
@@ -124,19 +138,13 @@ class Stream:
     ) -> AsyncIterator[None]:
         body = {"stream": True, "stream_options": {"include_usage": True}, **body}
         headers = {} if self.rank is None else {"X-data-parallel-rank": str(self.rank)}
-        async with http.stream("POST", path, json=body, headers=headers) as response:
-            if response.status_code != 200:
-                await response.aread()
-                response.raise_for_status()
-            is_done = False
-            async for line in response.aiter_lines():
-                if not line.startswith("data: "):
-                    continue
-                is_done = line == "data: [DONE]"
-                if not is_done:
-                    self._take_event(json.loads(line[6:]))
-                yield
-            assert is_done, "the stream ended early"
+        is_done = False
+        async for line in ResumedStream(http, path, body, headers, self.cut).lines():
+            is_done = line == "data: [DONE]"
+            if not is_done:
+                self._take_event(json.loads(line[6:]))
+            yield
+        assert is_done, "the stream ended early"
 
     def _take_event(self, event: dict[str, Any]) -> None:
         assert "error" not in event, event
@@ -156,11 +164,41 @@ class Stream:
                 stop_reason=str(choice["stop_reason"]) if choice.get("stop_reason") else None,
             )
 
-    async def _read_rpc(self, stub: VllmEngineStub, body: dict[str, Any]) -> AsyncIterator[None]:
+    async def _read_fleet(
+        self, fleet: Fleet, body: dict[str, Any], has_adapter: bool
+    ) -> AsyncIterator[None]:
+        given = dict(body["sampling_params"])
+        regex = given.pop("regex", None)
+        params = SamplingParams(output_kind=OutputKind.DELTA, **given)
+        if regex is not None:
+            rule = StructuredOutputsParams(regex=regex)
+            params = msgspec.structs.replace(params, structured_outputs=rule)
+        async for output in fleet.generate(
+            {"prompt_token_ids": body["tokenized"]["input_ids"]},
+            params,
+            secrets.token_hex(8),
+            lora_request=fleet.lora_requests[ADAPTER] if has_adapter else None,
+        ):
+            for one in output.outputs:
+                self._add(
+                    one.index,
+                    text=one.text,
+                    token_ids=one.token_ids,
+                    logprobs=[repr(row) for row in one.logprobs or ()],
+                    finish_reason=one.finish_reason,
+                    stop_reason=None if one.stop_reason is None else str(one.stop_reason),
+                )
+            self._add(0, scores=[repr(row) for row in output.prompt_logprobs or ()])
+            yield
+
+    async def _read_rpc(
+        self, stub: VllmEngineStub, body: dict[str, Any], has_adapter: bool
+    ) -> AsyncIterator[None]:
         request = ParseDict(body, pb.GenerateRequest())
         if self.rank is not None:
             request.data_parallel_rank = self.rank
-        async for response in stub.Generate(request):
+        metadata = ((LORA_METADATA, ADAPTER),) if has_adapter else ()
+        async for response in stub.Generate(request, metadata=metadata):
             if response.WhichOneof("response") == "chunk":
                 chunk = response.chunk
                 self._add(
@@ -184,4 +222,6 @@ def is_refused(error: Exception) -> bool:
     """Whether a request was refused because the engine that it names is down; another engine takes it."""
     if isinstance(error, httpx2.HTTPStatusError):
         return bool(error.response.status_code == 503)
+    if isinstance(error, Unavailable):
+        return True
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE

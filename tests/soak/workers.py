@@ -1,48 +1,64 @@
-"""A rolling update of workers behind `weft serve --remote`: `python -m tests.soak.workers`.
+"""Workers behind `weft serve --remote` end at random moments, and the gateway itself; a rolling update ends each.
 
-Each worker is a server of its own. It gets SIGTERM under load, or SIGKILL, and is started again.
+Clients over HTTP speak to the gateway, and continue their streams with `x-weft-resume`. Those over gRPC have all
+workers, as a fleet.
 """
 
-import argparse
 import asyncio
 import random
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import grpc
 import httpx2
+import psutil
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import WEFT, clean_environment, running
+from tests.cli.running import WEFT, clean_environment
+from tests.doubles.secret_file import secret_file
+from tests.model.adapters import write_adapter
 from tests.ports import free_port
+from tests.soak.api_servers import client_of, fleet_of
 from tests.soak.kills import FLAGS, MODEL, Node, Plan, Run, run_plan
-from tests.soak.streams import KINDS, NUM_DISTINCT, RPC, kind_of
-from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from tests.soak.streams import ADAPTER
+from weft.model.open import open_model
 
-WAYS = ("stop node", "kill node")
+WAYS = ("kill worker", "stop worker", "kill gateway")
 
 
 @dataclass
 class Worker(Node):
-    """A server with an engine of its own."""
+    """A server of its own: one with an engine, or the gateway."""
 
-    http_port: int = 0
+    http_port: int = field(default_factory=free_port)
 
     def start(self) -> None:
-        command = [*WEFT, "serve", MODEL, *FLAGS, *self.argv, "--port", str(self.http_port)]
+        command = [*WEFT, "serve", *self.argv, "--port", str(self.http_port)]
         nowhere = subprocess.DEVNULL
         environment = clean_environment()
         self.process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env=environment)
+
+    @property
+    def http(self) -> str:
+        """Address of its HTTP server."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def front(self) -> psutil.Process:
+        """The process that runs now."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid)
 
     async def until_ready(self) -> None:
         """Wait until it answers."""
         async with asyncio.timeout(2 * PATIENCE_S), httpx2.AsyncClient() as client:
             while True:
                 try:
-                    answer = await client.get(f"http://127.0.0.1:{self.http_port}/health")
+                    answer = await client.get(f"{self.http}/health")
                 except httpx2.TransportError:
                     answer = None
                 if answer is not None and answer.status_code == 200:
@@ -57,10 +73,10 @@ class GatewayRun(Run):
         return None
 
     async def do(self, way: str, rank: int) -> None:
-        """End a worker, and return when the gateway sends requests to it again."""
-        worker = self.nodes[rank]
+        """End a worker or the gateway, and return when the gateway sends requests to all workers."""
+        worker = self.server if way == "kill gateway" else self.nodes[rank]
         assert isinstance(worker, Worker)
-        number = signal.SIGKILL if way == "kill node" else signal.SIGTERM
+        number = signal.SIGTERM if way == "stop worker" else signal.SIGKILL
         await asyncio.to_thread(worker.end, number)
         worker.start()
         await worker.until_ready()
@@ -75,56 +91,38 @@ class GatewayRun(Run):
 
 @asynccontextmanager
 async def gateway_of(plan: Plan) -> AsyncIterator[GatewayRun]:
-    """Workers, a gateway before them, and clients of the gateway."""
+    """Workers, a gateway before them, and clients."""
     async with AsyncExitStack() as stack:
-        targets, workers = [], {}
-        for number in range(plan.nodes):
-            port = free_port()
-            worker = Worker(("--grpc-port", str(port)), http_port=free_port())
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        adapter = write_adapter(scratch / "adapter", open_model(MODEL).spec)
+        lora = ("--enable-lora", "--lora-modules", f"{ADAPTER}={adapter}")
+
+        def start(*argv: str) -> Worker:
+            worker = Worker(argv)
             worker.start()
-            stack.callback(lambda worker=worker: worker.end(signal.SIGKILL))
-            workers[number] = worker
-            targets.append(f"127.0.0.1:{port}")
-        for worker in workers.values():
+            stack.callback(lambda: worker.end(signal.SIGKILL))
+            return worker
+
+        ports = [free_port() for _ in range(plan.nodes)]
+        workers = [start(MODEL, *FLAGS, *lora, "--grpc-port", str(port)) for port in ports]
+        for worker in workers:
             await worker.until_ready()
+        targets = [f"127.0.0.1:{port}" for port in ports]
         tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        remotes = [part for target in targets for part in ("--remote", target)]
-        server = stack.enter_context(running(*remotes, *tools))
-        limits = httpx2.Limits(max_connections=None)
-        http = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=server.http, timeout=PATIENCE_S, limits=limits)
+        gateway = start(
+            "--remote", ",".join(targets), *tools, "--resume-secret-file", secret_file()
         )
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel("127.0.0.1:1"))
-        numbers = [
-            number
-            for number in range(NUM_DISTINCT)
-            if KINDS[kind_of(number)][0] != RPC and kind_of(number) != "adapter"
-        ]
+        await gateway.until_ready()
+        http = await stack.enter_async_context(client_of(gateway.http))
+        fleet = await stack.enter_async_context(fleet_of(*targets))
+        nodes = dict(enumerate[Node](workers))
         dice = random.Random(plan.seed)
-        run = GatewayRun(server, {**workers}, http, VllmEngineStub(channel), dice, plan.nodes)
-        run.numbers = numbers
+        run = GatewayRun(gateway, nodes, http, fleet, dice, plan.nodes)
         await run.until_loads()
         yield run
 
 
 async def roll(plan: Plan) -> str:
-    """The update; returns the report."""
+    """Streams under ends of workers and of the gateway; returns the report."""
     async with gateway_of(plan) as run:
         return await run_plan(run, plan)
-
-
-def main() -> None:
-    """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--ends", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["stop node"])
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    plan = Plan(given.streams, given.ends, given.ways, 0, given.workers, True, given.seed)
-    print(asyncio.run(roll(plan)))
-
-
-if __name__ == "__main__":
-    main()

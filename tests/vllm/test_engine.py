@@ -10,8 +10,8 @@ from tests.busy import PATIENCE_S, until
 from tests.vllm.engines import FINAL, LONG, PROMPT, final
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound, Unsupported
+from weft.core.values.kv_cache import BlockStored
 from weft.core.values.types import (
-    BlockStored,
     FinishReason,
     LoRARequest,
     RepetitionDetectionParams,

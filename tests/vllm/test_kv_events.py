@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from weft.core.values.types import AllBlocksCleared, BlockRemoved
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved
 from weft.vllm.kv_events import KvEventReader
 
 

@@ -15,13 +15,11 @@ from weft.core.errors import (
     BadRequest,
     ConfigError,
 )
-from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.kv_cache import BlockRemoved, BlockStored, CacheConfig
 from weft.core.values.kv_transfer import KEY
+from weft.core.values.prompts import OpenReasoning
 from weft.core.values.types import (
-    BlockRemoved,
-    BlockStored,
     FinishReason,
-    OpenReasoning,
     PoolingParams,
     RepetitionDetectionParams,
     Request,

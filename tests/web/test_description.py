@@ -24,7 +24,7 @@ from weft.web.admin.openapi import describe
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 
-NUM_EXAMPLES = 25
+NUM_EXAMPLES = 12
 API_KEY, CONTROL_KEY = "for-the-api", "for-control"
 CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 

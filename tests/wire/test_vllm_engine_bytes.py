@@ -10,14 +10,11 @@ from google.protobuf.message import Message
 
 from tests.doubles.fake_engine import make_config
 from weft.core.engine_info import EngineInfo
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved, BlockStored, KvEventBatch
 from weft.core.values.types import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
     CompletionOutput,
-    EngineLoad,
     FinishReason,
-    KvEventBatch,
     Logprob,
     OutputKind,
     Request,

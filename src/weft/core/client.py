@@ -12,14 +12,14 @@ from typing import Any, Protocol, TypeAlias
 from weft.core.config.engine import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.operator_calls import OperatorCalls, unsupported
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
+from weft.core.values.prompts import PromptType
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     LoRARequest,
     PoolingParams,
     PoolingRequestOutput,
-    PromptType,
     Request,
     RequestOptions,
     RequestOutput,

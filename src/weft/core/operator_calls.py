@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from weft.core.errors import Unsupported
-from weft.core.values.controls import Drained
-from weft.core.values.request_states import RequestStates
-from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.controls import Drained, PauseMode
+from weft.core.values.engine_snapshots import RequestStates
+from weft.core.values.types import LoRARequest
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])

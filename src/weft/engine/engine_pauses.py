@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from weft.core.values.controls import SleepTag
-from weft.core.values.types import PauseMode, SequenceOutput
+from weft.core.values.controls import PauseMode, SleepTag
+from weft.core.values.types import SequenceOutput
 from weft.engine.ipc.messages import Event, Pause, Reply, Resume, Wake
 from weft.engine.ipc.replies import attempt
 from weft.engine.scheduling.queues import Admission

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from weft.core.config.engine import EngineConfig
 from weft.core.observe.stats import StepStats, TransferStats
-from weft.core.values.types import EngineLoad, SequenceOutput
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import SequenceOutput
 from weft.engine.kv.kv_tier import KvTier
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler

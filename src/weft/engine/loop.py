@@ -12,11 +12,8 @@ from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
 from weft.core.config.engine import EngineConfig
-from weft.core.values.types import (
-    KvEventBatch,
-    Request,
-    SequenceOutput,
-)
+from weft.core.values.kv_cache import KvEventBatch
+from weft.core.values.types import Request, SequenceOutput
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
 from weft.engine.drafting.drafters import open_drafter
 from weft.engine.engine_pauses import EnginePauses

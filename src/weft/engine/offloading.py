@@ -13,8 +13,9 @@ from weft import __version__
 from weft.compute.protocols.runner import BlockCopies, Copies, Runner
 from weft.core.config.engine import EngineConfig
 from weft.core.observe.stats import TransferStats
+from weft.core.values.kv_cache import KvEvent
 from weft.core.values.kv_transfer import RemotePrompt
-from weft.core.values.types import KvEvent, Request, SequenceOutput
+from weft.core.values.types import Request, SequenceOutput
 from weft.engine.kv.kv_tier import KvTier
 from weft.engine.kv.kv_tier_pieces import Arrived
 from weft.engine.kv.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.observe.stats import SequenceTimes
-from weft.core.values.request_states import MAX_LISTED, RequestPhase, RequestState, RequestStates
+from weft.core.values.engine_snapshots import MAX_LISTED, RequestPhase, RequestState, RequestStates
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 

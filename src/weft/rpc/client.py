@@ -27,11 +27,11 @@ from weft.core.errors import (
 )
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.observed import RemoteRequest
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import KvRole
 from weft.core.values.media import TENSORS
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     PoolingRequestOutput,
     Request,
     RequestOptions,
@@ -296,9 +296,9 @@ class RpcClient(RemoteClient):
         return [to_engine_load(load) for load in answer.loads]
 
     @property
-    def is_of_weft(self) -> bool:
-        """True if the server is a Weft server."""
-        return self._server.is_ours
+    def first_report(self) -> ServerReport:
+        """The server's report about itself when this client connected."""
+        return self._server
 
     def drop_streams(self, *, is_draining: bool) -> None:
         """Ends the streams of all requests, because the server is draining or does not answer."""

@@ -79,12 +79,16 @@ class Fingerprints:
             return self._model
         parts = [self._model]
         if lora is not None:
-            known = self._adapters.get(_key(lora))
-            parts.append("" if known is None else known[1])
+            parts.append(self.digest_of(lora))
         if items:
             hashes = "".join(item.hash for item in items)
             parts.append(xxhash.xxh3_128_hexdigest(hashes.encode()))
         return FINGERPRINT_SEPARATOR.join(parts) if all(parts) else ""
+
+    def digest_of(self, lora: LoRARequest) -> str:
+        """Returns the digest of an adapter's files; empty if it is unknown."""
+        known = self._adapters.get(_key(lora))
+        return "" if known is None else known[1]
 
     async def refresh(self) -> str:
         """Returns the fingerprint of the model; empty while its files are read, and for weights that are in no file."""

@@ -7,7 +7,15 @@ again.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -26,14 +34,9 @@ from weft.core.errors import (
     Unavailable,
 )
 from weft.core.observe.metrics import Metrics
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.media import Media
-from weft.core.values.types import (
-    EngineLoad,
-    LoRARequest,
-    PoolingRequestOutput,
-    Request,
-    RequestOutput,
-)
+from weft.core.values.types import LoRARequest, PoolingRequestOutput, Request, RequestOutput
 from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
 from weft.rpc.convert.request import wire_id
@@ -133,7 +136,8 @@ class Fleet(RemoteClient):
         self, request: Request, run: Callable[[RpcClient], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[T, None]:
         """The outputs of the chosen server, or of the next one if that server did not accept the request."""
-        member, refused_by, has_begun = self._members.choose(), None, False
+        name = request.lora_name
+        member, refused_by, has_begun = self._members.choose(lora_name=name), None, False
         while True:
             try:
                 async with aclosing(self._at(member, request, run)) as outputs:
@@ -147,7 +151,7 @@ class Fleet(RemoteClient):
                 if has_begun or refused_by is not None or len(self._members) == 1:
                     raise
                 refused_by = member
-            member = self._members.choose(but=refused_by)
+            member = self._members.choose(but=refused_by, lora_name=name)
 
     async def _continue(
         self, request: Request, stream: RequestStream
@@ -231,15 +235,18 @@ class Fleet(RemoteClient):
             await self._each(lambda client: client.abort(ids))
 
     async def fingerprint(self, lora: LoRARequest | None) -> str:
-        """Returns the fingerprint of all healthy servers; empty if they differ, and for adapters, whose digests only
-        their servers know.
-        """
-        if lora is not None:
-            return ""
-        found = {member.fingerprint for member in self._members.healthy}
+        """Returns the fingerprint of all healthy servers that have the adapter; empty if they differ."""
+        name = None if lora is None else lora.lora_name
+        able = [member for member in self._members.healthy if member.has_adapter(name)]
+        found = {member.fingerprint_with(lora) for member in able}
         return found.pop() if len(found) == 1 else ""
 
     # -- state --------------------------------------------------------------------------------
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        """The adapters of the healthy servers, by name; a request goes to a server that has its adapter."""
+        return self._members.loras
 
     @property
     def num_active_requests(self) -> int:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.core.aio.failover import Resuming
 from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
-from weft.core.values.types import EngineLoad, Request
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import LoRARequest, Request
 from weft.rpc.client import RpcClient
 from weft.rpc.metadata import FINGERPRINT_SEPARATOR
 from weft.rpc.methods import DRAINING
@@ -24,7 +25,8 @@ GIVE_UP_S = 25.0
 class FleetMember:
     """A server of the fleet. `num_taken` counts requests sent since `load` was reported.
 
-    `fingerprint` is that of the server's model; empty if unknown. `suspects` has the engine ids of running requests
+    `fingerprint` is that of the server's model; empty if unknown. `adapters` has the digest of each of its adapters, by
+    name. `suspects` has the engine ids of running requests
     that were lost with another server, without a token since; it is replaced when this server is lost.
     """
 
@@ -34,6 +36,7 @@ class FleetMember:
     num_taken: int = 0
     num_open: int = 0
     fingerprint: str = ""
+    adapters: Mapping[str, str] = field(default_factory=dict)
     suspects: set[str] = field(default_factory=set)
     is_draining: bool = False
     failing_since: float | None = None
@@ -48,12 +51,13 @@ class FleetMember:
         return (self.load + self.num_taken, self.num_open)
 
     async def refresh(self) -> None:
-        """Fetches the server's health, load and fingerprint."""
+        """Fetches the server's health, load, fingerprint and adapters."""
         try:
             await self.client.check_health()
             loads = await self._loads()
-            if self.client.is_of_weft:
-                self.fingerprint = (await self.client.get_server_info()).fingerprint
+            if self.client.first_report.is_ours:
+                report = await self.client.get_server_info()
+                self.fingerprint, self.adapters = report.fingerprint, report.adapters
         except WeftError as error:
             self.is_draining = str(error) == DRAINING
             self.set_healthy(False, str(error))
@@ -62,6 +66,17 @@ class FleetMember:
         self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
         self.num_taken = 0
         self.set_healthy(True)
+
+    def has_adapter(self, lora_name: str | None) -> bool:
+        """True if the server had this adapter when it was last looked at, or if no adapter is needed."""
+        return lora_name is None or lora_name in self.adapters
+
+    def fingerprint_with(self, lora: LoRARequest | None) -> str:
+        """Returns the fingerprint for requests with this adapter; empty if it is unknown."""
+        if lora is None:
+            return self.fingerprint
+        parts = (self.fingerprint, self.adapters.get(lora.lora_name, ""))
+        return FINGERPRINT_SEPARATOR.join(parts) if all(parts) else ""
 
     async def _loads(self) -> list[EngineLoad]:
         """Loads of the server; empty if an older server lacks the call: then only the requests sent to it are known."""
@@ -94,7 +109,9 @@ class FleetMembers:
     """All servers of a fleet. `resuming` lets lost requests wait for a server that can continue them."""
 
     def __init__(self, clients: Sequence[RpcClient], check_open: Callable[[], None]) -> None:
-        self.all = [FleetMember(client) for client in clients]
+        self.all = [_member(client) for client in clients]
+        # Adapters of the healthy servers, by name.
+        self.loras = self._find_loras()
         self._check_open = check_open
         self.resuming = Resuming(self._check, self._may_wait)
         self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
@@ -106,13 +123,14 @@ class FleetMembers:
     def healthy(self) -> list[FleetMember]:
         return [member for member in self.all if member.is_healthy]
 
-    def choose(self, but: FleetMember | None = None) -> FleetMember:
-        """Returns the least loaded server for a new request."""
+    def choose(self, but: FleetMember | None = None, lora_name: str | None = None) -> FleetMember:
+        """Returns the least loaded server for a new request; one that has its adapter, if any is known to have it."""
         self._check_open()
         able = [one for one in self.healthy if one is not but]
         if not able:
             raise Unavailable("no server of this model is healthy")
-        return min(able, key=FleetMember.rank)
+        having = [one for one in able if one.has_adapter(lora_name)]
+        return min(having or able, key=FleetMember.rank)
 
     def choose_equal(self, request: Request) -> FleetMember:
         """Returns the least loaded server that can continue a request."""
@@ -122,7 +140,18 @@ class FleetMembers:
     def _equal(self, request: Request) -> list[FleetMember]:
         assert request.resumption is not None
         fingerprint = request.resumption.fingerprint
-        return [one for one in self.healthy if _is_equal(one.fingerprint, fingerprint)]
+        return [
+            one
+            for one in self.healthy
+            if _is_equal(one.fingerprint, fingerprint) and one.has_adapter(request.lora_name)
+        ]
+
+    def _find_loras(self) -> dict[str, LoRARequest]:
+        names = sorted({name for member in self.healthy for name in member.adapters})
+        return {
+            name: LoRARequest(lora_name=name, lora_int_id=place, lora_path=name)
+            for place, name in enumerate(names, start=1)
+        }
 
     def _check(self, request: Request) -> None:
         self._check_open()
@@ -136,10 +165,15 @@ class FleetMembers:
             return False
         return True
 
+    async def refresh(self) -> None:
+        """Looks at all servers."""
+        await asyncio.gather(*(member.refresh() for member in self.all))
+        self.loras = self._find_loras()
+        self.resuming.announce()
+
     async def _watch_members(self) -> None:
         while True:
-            await asyncio.gather(*(member.refresh() for member in self.all))
-            self.resuming.announce()
+            await self.refresh()
             self._move_streams()
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
@@ -161,6 +195,11 @@ class FleetMembers:
         await asyncio.gather(self._watch, return_exceptions=True)
         self.resuming.announce()
         await asyncio.gather(*(member.client.close() for member in self.all))
+
+
+def _member(client: RpcClient) -> FleetMember:
+    report = client.first_report
+    return FleetMember(client, fingerprint=report.fingerprint, adapters=report.adapters)
 
 
 def _is_equal(model: str, fingerprint: str) -> bool:

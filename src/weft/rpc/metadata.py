@@ -14,13 +14,8 @@ from weft.core.checks.lora import LORA_METADATA, validate_lora_name
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.observe.tracing import TRACE_HEADERS, carried
-from weft.core.values.types import (
-    LoRARequest,
-    OpenReasoning,
-    Request,
-    RequestOptions,
-    SamplingParams,
-)
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import LoRARequest, Request, RequestOptions, SamplingParams
 from weft.core.values.unicode import encode_text
 from weft.rpc.auth import CallMetadata
 from weft.rpc.connection import Metadata

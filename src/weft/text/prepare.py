@@ -24,11 +24,9 @@ from weft.core.config.ranks import served_ranks
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.values.media import check_anchors, check_media, media_salt, owned
 from weft.core.values.pictures import ItemPreparer, PlacedItem, PreparedItem
-from weft.core.values.prompts import Prompt, TokensPart
+from weft.core.values.prompts import OpenReasoning, Prompt, PromptType, TokensPart
 from weft.core.values.types import (
-    OpenReasoning,
     PoolingParams,
-    PromptType,
     Request,
     RequestOptions,
     SamplingParams,

@@ -12,8 +12,15 @@ from msgspec.structs import replace
 
 from weft.core.checks.validate import Limits, validate_truncation
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.values.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart, TokensPart
-from weft.core.values.types import PromptType
+from weft.core.values.prompts import (
+    EmbeddedTokens,
+    EmbedsPart,
+    Part,
+    Prompt,
+    PromptType,
+    TextPart,
+    TokensPart,
+)
 from weft.core.values.unicode import check_text
 from weft.text.media_data import DATA, KWARGS, UUIDS, read_media
 from weft.text.prompt_embeds import check_part, check_together, read_array

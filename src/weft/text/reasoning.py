@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.values.types import OpenReasoning, SamplingParams
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import SamplingParams
 from weft.core.values.unicode import encode_text
 from weft.text.tokenizer import Tokenizer
 

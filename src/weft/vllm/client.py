@@ -26,12 +26,12 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.values.controls import STALL_S
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import KEY, KvRole
 from weft.core.values.media import FIELD
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     LoRARequest,
     PoolingRequestOutput,
     Request,

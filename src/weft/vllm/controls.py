@@ -18,8 +18,8 @@ from weft.core.operator_calls import (
     check_flag,
     passed_on,
 )
-from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
-from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.controls import PauseMode, check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.types import LoRARequest
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.vllm.convert.errors import translated
 from weft.vllm.convert.settings import MAX_ELASTIC_RANKS

@@ -10,13 +10,13 @@ import zmq.asyncio
 
 from weft.core.errors import ConfigError
 from weft.core.observe.kv_feed import KvEventFeed
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvEvent,
     KvEventBatch,
+    Medium,
 )
 
 log = logging.getLogger("weft.engine")

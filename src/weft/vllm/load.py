@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.config.engine import EngineConfig
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad
 
 _THROUGHPUT_WINDOW_S = 5.0
 _WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers

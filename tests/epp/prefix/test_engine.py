@@ -19,14 +19,14 @@ from tests.ports import free_port
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvEvent,
     KvEventBatch,
-    SamplingParams,
 )
+from weft.core.values.types import SamplingParams
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.pool.pool import reachable

@@ -12,7 +12,7 @@ from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
 from weft.core.errors import DeadlineExceeded
 from weft.core.values.controls import Drained
-from weft.core.values.request_states import RequestPhase, RequestState, RequestStates
+from weft.core.values.engine_snapshots import RequestPhase, RequestState, RequestStates
 from weft.text.templates.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
 from weft.web.http.body import decode_body

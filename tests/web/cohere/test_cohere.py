@@ -185,8 +185,6 @@ async def test_render_gives_a_body_of_tokens(scripted):
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages"),
         ({"tool_choice": "REQUIRED"}, "tool_choice"),
-        ({"tool_choice": "ALL"}, "tool_choice"),
-        ({"safety_mode": "LOOSE"}, "safety_mode"),
         ({"citation_options": {"mode": "FAST"}}, "citation_options"),
         ({"response_format": {"type": "text", "json_schema": {}}}, "response_format"),
         ({"thinking": {"type": "enabled", "token_budget": 0}}, "thinking"),
@@ -274,7 +272,6 @@ def test_the_use_of_a_text_chooses_the_models_prompt():
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),
         ({"texts": ["a"], "embedding_types": ["int8"]}, "int8"),
         ({"texts": ["a"], "embedding_types": ["x"]}, "embedding_types"),
         ({"images": ["data:"]}, "images"),

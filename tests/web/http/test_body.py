@@ -66,13 +66,18 @@ BAD = {
 }
 
 
-def read(body: bytes, piece_bytes: int = SLICE_BYTES) -> object:
-    """What a server makes of a body that comes in pieces of that length."""
+def scanned(body: bytes, piece_bytes: int = SLICE_BYTES) -> BodyScan:
+    """The scan of a body that comes in pieces of that length."""
     scan = BodyScan()
     for start in range(0, len(body), piece_bytes):
         end = start + piece_bytes
         scan.feed(body[start:end], is_last=end >= len(body))
-    return decode_body(body, Body)
+    return scan
+
+
+def read(body: bytes, piece_bytes: int = SLICE_BYTES, kind: type = Body) -> object:
+    """What a server makes of a body that comes in pieces of that length."""
+    return decode_body(body, kind, long_strings=scanned(body, piece_bytes).long_strings)
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, SLICE_BYTES])
@@ -112,6 +117,51 @@ def test_a_refusal_does_not_repeat_megabytes():
         decode_body(b'{"inner":{"x":"' + b"b" * 10_000 + b'"}}', Named)
     assert len(str(caught.value)) < 300
     assert caught.value.parameter == "inner[...]"
+
+
+class Tagged(msgspec.Struct, tag="tagged"):
+    """One of two kinds."""
+
+
+class Other(msgspec.Struct, tag="other"):
+    """The other."""
+
+
+class Counted(msgspec.Struct):
+    """A body without words."""
+
+    name: str
+    number: int
+
+
+class Worded(msgspec.Struct):
+    """A body with words, which are Cohere's, OpenAI's and Anthropic's ways to name a choice."""
+
+    name: str
+    word: Literal["a", "b"] | None = None
+    words: dict[str, Literal["a"]] = {}
+    tagged: Tagged | Other | None = None
+
+
+@pytest.mark.parametrize("piece", [b"a", b"\\u4e2d", "😀".encode()])
+@pytest.mark.parametrize(
+    ("field", "parameter"),
+    [
+        (b'"word":%s', "word"),
+        (b'"words":{"x":%s}', "words[...]"),
+        (b'"tagged":{"type":%s}', "tagged.type"),
+    ],
+)
+def test_a_long_text_in_place_of_a_word_is_never_decoded(field, parameter, piece):
+    """The decoder would repeat it in its sentence, which holds the event loop; long texts elsewhere are read."""
+    text = b'"' + piece * SLICE_BYTES * 3 + b'"'
+    body = b'{"name":%s,%s,"number":1}' % (text, field % text)
+    with pytest.raises(BadRequest, match=r"value '\.\.\.'") as caught:
+        read(body, kind=Worded)
+    assert caught.value.parameter == parameter
+    assert len(read(b'{"name":%s,"word":"b"}' % text, kind=Worded).name) >= 3 * SLICE_BYTES
+    with pytest.raises(BadRequest, match="Expected `int`"):
+        read(b'{"name":%s,"number":%s}' % (text, text), kind=Counted)
 
 
 def test_a_missing_field_is_named():
@@ -181,6 +231,8 @@ def test_a_string_may_lie_across_pieces(before, after, name, pad):
     text = b"a" * (2 * SLICE_BYTES + pad)
     body = b'{"name":"' + before + text + after + b'" , "number" \n: 1}'
     assert read(body).name == name % text.decode()
+    ((begin, end),) = scanned(body).long_strings
+    assert body[begin:end] == b'"' + before + text + after + b'"'
     with pytest.raises(BadRequest, match="duplicate key"):
         read(body[:-1] + b', "number":2}')
 

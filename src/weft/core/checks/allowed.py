@@ -7,9 +7,15 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+_VALUE = re.compile(r"Invalid (?:enum )?value ")
 _REFUSED = re.compile(r"Invalid (?:enum )?value .*(?= - at `\$(?P<path>[^`]*)`$)", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _MAX_LISTED = 32
+
+
+def is_refused_value(error: msgspec.DecodeError) -> bool:
+    """True for an error about a value outside an enum, a literal or the tags of a union; its text repeats the value."""
+    return _VALUE.match(str(error)) is not None
 
 
 def explain(error: msgspec.DecodeError, kind: Any) -> str:

@@ -25,9 +25,15 @@ _BEFORE_LAST = re.compile(
 
 
 class JsonPieces:
-    """Cuts a text outside of strings. The text arrives in order, in pieces of at most `SLICE_BYTES`."""
+    """Cuts a text outside of strings. The text arrives in order, in pieces of at most `SLICE_BYTES`.
+
+    `long_strings` has the first byte and the end of each string, with its quotes, that was too long to be held back.
+    """
 
     def __init__(self) -> None:
+        self.long_strings: list[tuple[int, int]] = []
+        self._num_bytes = 0
+        self._long_begin = 0
         self._carry = (
             b""  # an unfinished string, or a finished string that is a key if a colon follows
         )
@@ -41,6 +47,7 @@ class JsonPieces:
         """
         data = self._carry + piece
         self._carry = b""
+        self._num_bytes += len(piece)
         if self._is_in_long:
             data = self._outside(data)
         if data and not is_last:
@@ -54,7 +61,9 @@ class JsonPieces:
             self._carry = data[end:]  # a backslash whose second half comes with the next piece
             return b""
         self._is_in_long = False
-        return LONG + data[end + 1 :]
+        rest = data[end + 1 :]
+        self.long_strings.append((self._long_begin, self._num_bytes - len(rest)))
+        return LONG + rest
 
     def _hold_back(self, data: bytes) -> int:
         """Returns the position of the cut: the last string waits for the next piece, which may continue it or begin
@@ -63,13 +72,18 @@ class JsonPieces:
         cut = _end(_WHOLE, data)
         if cut < len(data):
             self._is_in_long = len(data) - cut > SLICE_BYTES
+            self._long_begin = self._num_bytes - (len(data) - cut)
             self._carry = data[_end(_REST, data, cut + 1) if self._is_in_long else cut :]
             return cut
         ended = data.rstrip(_SPACES)
         if not ended.endswith(b'"'):
             return cut
         cut = _end(_BEFORE_LAST, ended)
-        self._carry = ended[cut:] if len(ended) - cut <= SLICE_BYTES else LONG
+        self._carry = ended[cut:]
+        if len(ended) - cut > SLICE_BYTES:
+            self._carry = LONG
+            before = self._num_bytes - len(data)  # counts from the end: `data` may begin with LONG
+            self.long_strings.append((before + cut, before + len(ended)))
         return cut
 
 

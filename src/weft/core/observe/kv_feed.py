@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 import msgspec
 
 from weft.core.errors import Overloaded
-from weft.core.values.types import KvEvent, KvEventBatch
+from weft.core.values.kv_cache import KvEvent, KvEventBatch
 
 MAX_BUFFERED_BATCHES = 10_000  # vLLM's publisher buffers as many batches for replay
 # A batch holds up to one step's tokens: ten thousand batches of large steps would take gigabytes.

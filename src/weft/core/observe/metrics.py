@@ -33,8 +33,9 @@ from weft.core.observe.request_trace import RequestTraces
 from weft.core.observe.stats import SequenceTimes, StepStats, TierStats, TransferStats
 from weft.core.observe.tally import Tally, token_bounds
 from weft.core.observe.tracing import Tracer
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.kv_cache import CacheConfig, Medium
-from weft.core.values.types import EngineLoad, FinishReason
+from weft.core.values.types import FinishReason
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.values.types import PauseMode
 
 MAX_SLEEP_LEVEL = 2
 STALL_S = 30.0  # an engine that does not answer for this long is unhealthy; no step takes so long
@@ -15,6 +14,14 @@ STUCK_S = 300.0  # an engine whose process answers but whose loop is stuck for t
 # Limit for API servers, which never compute, and for the supervisor as seen by API servers.
 SERVER_HUNG_S = 20.0
 START_S = 120.0  # extra time for a starting process: imports and reads are slow on a busy machine
+
+
+class PauseMode(StrEnum):
+    """Treatment of in-flight requests during a pause."""
+
+    ABORT = "abort"
+    WAIT = "wait"
+    KEEP = "keep"
 
 
 class SleepTag(StrEnum):

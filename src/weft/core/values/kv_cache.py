@@ -1,4 +1,4 @@
-"""Configuration of the KV pool, of recurrent states, of the second tier and of prefix-cache events."""
+"""The KV cache: configuration of the pool, of recurrent states, of the second tier and of events; and the events."""
 
 import re
 from enum import StrEnum
@@ -90,3 +90,43 @@ def at_rank(endpoint: str, rank: int) -> str:
     """
     found = TCP_ENDPOINT.fullmatch(endpoint)
     return endpoint if found is None else f"tcp://{found['host']}:{int(found['port']) + rank}"
+
+
+class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that entered the prefix cache, consecutive blocks of a prefix in order; hashes are 32 bytes.
+
+    For each block, `media` lists the items with tokens in the block: the item's hash, and the position of its first
+    token, counted from the block's first token. `media` is empty if no block has any items.
+    """
+
+    block_hashes: list[bytes]
+    parent_block_hash: bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    medium: Medium = Medium.POOL
+    media: list[list[tuple[str, int]]] = []
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that left the prefix cache."""
+
+    block_hashes: list[bytes]
+    medium: Medium = Medium.POOL
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
+    """The whole prefix cache was dropped, in every storage medium."""
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of the prefix cache in one step. Sequence numbers start at 0 without gaps; `timestamp` is Unix time."""
+
+    sequence_number: int
+    timestamp: float
+    events: list[KvEvent]
+    data_parallel_rank: int = 0

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import msgspec
 
 from weft.core.values.declare import INT32_MAX, INT64_MAX, Carried, Param
-from weft.core.values.kv_cache import Medium
 from weft.core.values.kv_transfer import Prefill, Resumption
 from weft.core.values.media import Media, Owner
 from weft.core.values.pictures import PlacedItem
-from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
+from weft.core.values.prompts import EmbeddedTokens, OpenReasoning, PromptType
 
 _PENALTY = Param(-2, 2)
 # Request bodies have other fields for these parameters, or none; gRPC clients do this work themselves.
@@ -49,17 +48,6 @@ class PoolingKind(StrEnum):
     LAST = "last"
     MEAN = "mean"  # the mean of the hidden states of all tokens
     EACH = "each"  # the hidden state of every token: one result per token
-
-
-class PauseMode(StrEnum):
-    """Treatment of in-flight requests during a pause."""
-
-    ABORT = "abort"
-    WAIT = "wait"
-    KEEP = "keep"
-
-
-PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | Prompt
 
 
 class StructuredOutputsParams(
@@ -239,13 +227,6 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefiller: Prefill | None = None  # used by the HTTP server before the engine gets the request
 
 
-class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning that is open where the answer begins: the text that ends the reasoning, and this text's tokens."""
-
-    end: str
-    end_token_ids: list[int]
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request: made once, by `EngineClient.prepare`; all later code trusts its values.
 
@@ -415,74 +396,3 @@ class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...] = ()
     num_cached_tokens: int = 0
     is_finished: bool = True
-
-
-class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of one rank's scheduler and cache, which the engine takes after a step.
-
-    `gen_throughput` is generated tokens per second, and `cache_hit_rate` the fraction of queried prompt tokens found in
-    the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0 without adapters.
-    """
-
-    data_parallel_rank: int = 0
-    num_running: int = 0
-    num_waiting: int = 0
-    num_used_tokens: int = 0
-    max_total_tokens: int = 0
-    max_running: int = 0
-    num_waiting_uncached_tokens: int = 0
-    gen_throughput: float = 0.0
-    cache_hit_rate: float = 0.0
-    num_held_blocks: int = 0
-    num_blocks: int = 0
-    num_steps: int = 0
-    num_preemptions: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_loras: int = 0
-    max_loras: int = 0
-
-    @property
-    def token_usage(self) -> float:
-        """Fraction of the KV pool that running sequences hold, 0..1."""
-        return self.num_used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
-
-
-class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Blocks that entered the prefix cache, consecutive blocks of a prefix in order; hashes are 32 bytes.
-
-    For each block, `media` lists the items with tokens in the block: the item's hash, and the position of its first
-    token, counted from the block's first token. `media` is empty if no block has any items.
-    """
-
-    block_hashes: list[bytes]
-    parent_block_hash: bytes | None
-    token_ids: list[int]
-    block_size: int
-    lora_name: str | None = None
-    cache_salt: str | None = None
-    medium: Medium = Medium.POOL
-    media: list[list[tuple[str, int]]] = []
-
-
-class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Blocks that left the prefix cache."""
-
-    block_hashes: list[bytes]
-    medium: Medium = Medium.POOL
-
-
-class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
-    """The whole prefix cache was dropped, in every storage medium."""
-
-
-KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
-
-
-class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of the prefix cache in one step. Sequence numbers start at 0 without gaps; `timestamp` is Unix time."""
-
-    sequence_number: int
-    timestamp: float
-    events: list[KvEvent]
-    data_parallel_rank: int = 0

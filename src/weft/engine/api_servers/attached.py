@@ -13,8 +13,9 @@ from weft.core.aio.tasks import unbroken
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
 from weft.core.values.controls import SERVER_HUNG_S
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import remote_prompt
-from weft.core.values.types import KvEventBatch, LoRARequest, Request
+from weft.core.values.types import LoRARequest, Request
 from weft.engine.api_servers.calls import (
     ANSWERS,
     CHECK_HEALTH,

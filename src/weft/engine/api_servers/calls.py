@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from weft.core.operator_calls import CALLS, OperatorCalls
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.pictures import ItemPreparer
-from weft.core.values.types import EngineLoad
 
 ABORT, LOG_STATS = "abort", "do_log_stats"
 CHECK_HEALTH, GET_LOADS = "check_health", "get_loads"

@@ -22,14 +22,9 @@ from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
 from weft.core.values.controls import SERVER_HUNG_S
-from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
-    LoRARequest,
-    PoolingRequestOutput,
-    Request,
-    RequestOutput,
-)
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
+from weft.core.values.types import LoRARequest, PoolingRequestOutput, Request, RequestOutput
 from weft.engine.api_servers.calls import (
     ABORT,
     ANSWERS,

@@ -22,11 +22,11 @@ from weft.core.errors import Overloaded, Unsupported, WeftError
 from weft.core.observe.metrics import Metrics
 from weft.core.operator_calls import joined
 from weft.core.values.controls import Drained
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import RemotePrompt
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     LoRARequest,
     PoolingRequestOutput,
     Request,

@@ -22,7 +22,7 @@ from weft.core.errors import (
 )
 from weft.core.observe.kv_feed import KvEventFeed
 from weft.core.observe.metrics import Metrics
-from weft.core.values.types import AllBlocksCleared, KvEvent
+from weft.core.values.kv_cache import AllBlocksCleared, KvEvent
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.draining import Draining
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks

@@ -16,8 +16,9 @@ import msgspec
 from weft.core.aio.tasks import gather_available, unbroken
 from weft.core.errors import FailedPrecondition, Unavailable, WeftError
 from weft.core.operator_calls import CALLS, OperatorCalls, passed_on
+from weft.core.values.controls import PauseMode
 from weft.core.values.pictures import ItemPreparer
-from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.types import LoRARequest
 from weft.core.values.weight_transfer import (
     WeightTransferConfig,
     WeightTransferInitRequest,

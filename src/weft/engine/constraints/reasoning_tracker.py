@@ -7,7 +7,8 @@ several tokens, or of other tokens than the tokenizer would use.
 
 from collections.abc import Callable
 
-from weft.core.values.types import OpenReasoning, Request
+from weft.core.values.prompts import OpenReasoning
+from weft.core.values.types import Request
 
 
 class ReasoningTracker:

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 
 from weft.core.errors import EngineDead, FailedPrecondition, Unavailable
 from weft.core.values.controls import STALL_S, STUCK_S
-from weft.core.values.request_states import RequestStates
+from weft.core.values.engine_snapshots import RequestStates
 from weft.engine.ipc.messages import (
     Call,
     Command,

@@ -27,15 +27,15 @@ from weft.core.errors import (
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.stats import StepStats
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.prompts import PromptType
 from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
-    EngineLoad,
-    KvEventBatch,
     LoRARequest,
     PoolingParams,
     PoolingRequestOutput,
-    PromptType,
     Request,
     RequestOptions,
     RequestOutput,

@@ -19,11 +19,17 @@ from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest, DeadlineExceeded, FailedPrecondition, Key
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.operator_calls import PROFILER_FLAG, TRANSFER_FLAG, OperatorCalls, check_flag
-from weft.core.values.controls import Drained, check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.controls import (
+    Drained,
+    PauseMode,
+    check_sleep_level,
+    read_pause_mode,
+    read_sleep_tags,
+)
+from weft.core.values.engine_snapshots import RequestStates
 from weft.core.values.kv_transfer import remote_prompt, to_extra_args
 from weft.core.values.pictures import ItemPreparer
-from weft.core.values.request_states import RequestStates
-from weft.core.values.types import LoRARequest, PauseMode, SamplingParams
+from weft.core.values.types import LoRARequest, SamplingParams
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.lora_table import LoraTable

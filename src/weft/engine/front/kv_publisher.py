@@ -17,13 +17,14 @@ import zmq
 
 from weft.core.errors import ConfigError
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.values.kv_cache import KvEventsConfig, at_rank
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvEvent,
     KvEventBatch,
+    KvEventsConfig,
+    at_rank,
 )
 from weft.engine.settings.kv_events import FLAG
 

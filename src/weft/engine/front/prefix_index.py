@@ -7,8 +7,8 @@ only decide which engine computes a request: a collision of keys costs time, but
 
 from collections.abc import Iterable, Sequence
 
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, Request
+from weft.core.values.kv_cache import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, Medium
+from weft.core.values.types import Request
 
 # Longer prefixes are not looked up: a lookup takes some microseconds a block on the event loop.
 MAX_BLOCKS = 4096

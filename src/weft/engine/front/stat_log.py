@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weft.core.observe.stats import StepStats
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad
 
 _WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers
 

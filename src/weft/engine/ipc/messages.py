@@ -12,9 +12,10 @@ import msgspec
 from weft.core.config.engine import EngineConfig
 from weft.core.observe.log import LogFormat
 from weft.core.observe.stats import StepStats
+from weft.core.values.engine_snapshots import EngineLoad, RequestStates
+from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import RemotePrompt
-from weft.core.values.request_states import RequestStates
-from weft.core.values.types import EngineLoad, KvEventBatch, Request, SequenceOutput
+from weft.core.values.types import Request, SequenceOutput
 from weft.engine.ipc.weight_files import PackedWeights
 
 MAX_FRAME_BYTES = 256 << 20

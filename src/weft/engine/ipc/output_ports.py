@@ -5,7 +5,8 @@ from collections import OrderedDict
 import msgspec
 import zmq
 
-from weft.core.values.types import EngineLoad, SequenceOutput
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.types import SequenceOutput
 from weft.engine.ipc.messages import Event, StepOutput
 
 # Separates the name of an API server from the rest of an `engine_id` that it made.

@@ -16,8 +16,7 @@ from msgspec import structs
 
 from weft.compute.host_blocks import Bytes
 from weft.core.observe.stats import TierStats
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
+from weft.core.values.kv_cache import BlockRemoved, BlockStored, KvEvent, Medium
 from weft.engine.kv.kv_tier_pieces import Arrived, Fetch, Piece, Write
 from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
 from weft.engine.scheduling.sequence import Sequence

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from weft.compute.host_blocks import Bytes
-from weft.core.values.types import BlockStored
+from weft.core.values.kv_cache import BlockStored
 from weft.engine.scheduling.sequence import Sequence
 
 

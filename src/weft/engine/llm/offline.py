@@ -18,14 +18,13 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.progress_bar import progress_bar
 from weft.core.values.media import PROCESSOR_KWARGS, Media
-from weft.core.values.prompts import Prompt, TextPart
+from weft.core.values.prompts import Prompt, PromptType, TextPart
 from weft.core.values.types import (
     LoRARequest,
     OutputKind,
     PoolingParams,
     PoolingRequestOutput,
     PositionLogprobs,
-    PromptType,
     RequestOptions,
     RequestOutput,
     SamplingParams,

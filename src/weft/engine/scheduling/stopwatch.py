@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weft.core.observe.stats import SequenceTimes
-from weft.core.values.request_states import MAX_FINISHED
+from weft.core.values.engine_snapshots import MAX_FINISHED
 from weft.engine.scheduling.sequence import Sequence
 
 

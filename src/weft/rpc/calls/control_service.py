@@ -18,7 +18,8 @@ from weft.core.errors import (
     NotFound,
     Unsupported,
 )
-from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.controls import PauseMode
+from weft.core.values.types import LoRARequest
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.pb import vllm_control_pb2 as pb
 from weft.rpc.auth import OPERATOR_CALLS, Keys

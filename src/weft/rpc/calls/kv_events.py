@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from weft.core.client import EngineClient
 from weft.core.errors import Unsupported
-from weft.core.values.types import EngineLoad, KvEventBatch
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import KvEventBatch
 from weft.pb import common_pb2
 from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.kv_events import KvEventWriter

@@ -198,6 +198,9 @@ class Service:
             )
         if request.weft_with_fingerprint:
             answer.weft_fingerprint = await self.fingerprints.refresh()
+            loras = self._keys.adapters_of(self._client, context.invocation_metadata() or ())
+            prints = self.fingerprints
+            answer.weft_adapters.update({one.lora_name: prints.digest_of(one) for one in loras})
         return answer
 
     async def _get_loads(

@@ -1,20 +1,22 @@
 """Converts a server's reports about itself, its load and its cache from the wire."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
-from weft.core.values.kv_cache import CacheConfig, Medium
-from weft.core.values.types import (
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    EngineLoad,
+    CacheConfig,
     KvEvent,
     KvEventBatch,
-    PoolingKind,
+    Medium,
 )
+from weft.core.values.types import PoolingKind
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import TIERS
@@ -32,7 +34,7 @@ class ServerReport:
     `constrains_reasoning` is True if the server applies a constraint from the first token, reasoning included.
     Otherwise the constraint begins after the text that ends reasoning for `reasoning_parser`. If `is_ours`, the server
     is a Weft server, and the call's metadata say where the constraint begins. Servers with the same `fingerprint` give
-    the same answers, bit for bit; empty is unknown.
+    the same answers, bit for bit; empty is unknown. `adapters` has the digest of each adapter's files, by its name.
     """
 
     is_paused: bool
@@ -40,6 +42,7 @@ class ServerReport:
     constrains_reasoning: bool
     is_ours: bool
     fingerprint: str
+    adapters: Mapping[str, str]
 
 
 def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerReport:
@@ -51,6 +54,7 @@ def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -
         constrains_reasoning=begins_at_once or not (is_ours or info.engine_reasoning_parser),
         is_ours=is_ours,
         fingerprint=info.weft_fingerprint,
+        adapters=dict(info.weft_adapters),
     )
 
 

@@ -17,13 +17,15 @@ from weft.core.config.engine import ModelConfig
 from weft.core.errors import BadRequest
 from weft.core.values.kv_transfer import to_extra_args
 from weft.core.values.params import PARAMETERS
-from weft.core.values.prompts import Prompt, TextPart, TextPrompt, TokensPart, TokensPrompt
-from weft.core.values.types import (
-    OutputKind,
+from weft.core.values.prompts import (
+    Prompt,
     PromptType,
-    SamplingParams,
-    StructuredOutputsParams,
+    TextPart,
+    TextPrompt,
+    TokensPart,
+    TokensPrompt,
 )
+from weft.core.values.types import OutputKind, SamplingParams, StructuredOutputsParams
 from weft.pb import vllm_inference_pb2 as pb
 from weft.rpc.convert.inference_media import MEDIA, REFUSED_SOURCES, to_inference_media
 from weft.rpc.convert.json_objects import from_struct

@@ -10,7 +10,7 @@ from typing import Any
 from weft.core.config.engine import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad
 from weft.pb import vllm_engine_pb2 as pb
 
 SERVER_TYPE = "vllm-grpc"

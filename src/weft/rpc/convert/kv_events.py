@@ -2,14 +2,14 @@
 
 from typing import assert_never
 
-from weft.core.values.kv_cache import Medium
-from weft.core.values.types import (
+from weft.core.values.engine_snapshots import EngineLoad
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    EngineLoad,
     KvEvent,
     KvEventBatch,
+    Medium,
 )
 from weft.pb import common_pb2 as pb
 

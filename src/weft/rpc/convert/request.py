@@ -23,14 +23,8 @@ from weft.core.values.declare import Carried
 from weft.core.values.kv_transfer import KEY, Resumption, to_extra_args
 from weft.core.values.media import TENSORS, MediaConfig
 from weft.core.values.params import PARAMETERS
-from weft.core.values.prompts import Prompt, TextPart, TokensPart
-from weft.core.values.types import (
-    OutputKind,
-    PromptType,
-    Request,
-    SamplingParams,
-    StructuredOutputsParams,
-)
+from weft.core.values.prompts import Prompt, PromptType, TextPart, TokensPart
+from weft.core.values.types import OutputKind, Request, SamplingParams, StructuredOutputsParams
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.json_objects import to_json

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.values.types import PauseMode
+from weft.core.values.controls import PauseMode
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler, endpoint
 from weft.web.http.problem import HttpError
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from weft import __version__
 from weft.core.observe.metrics import CONTENT_TYPE
-from weft.core.values.request_states import RequestStates
-from weft.core.values.types import EngineLoad
+from weft.core.values.engine_snapshots import EngineLoad, RequestStates
 from weft.web.admin.openapi import describe
 from weft.web.http.endpoint import Answer, Call, Endpoint, Handler
 from weft.web.http.state import ServerState

@@ -11,8 +11,8 @@ import msgspec
 from weft.core.checks.validate import Limits
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.values.media import PROCESSOR_KWARGS, Media, MediaConfig
-from weft.core.values.prompts import EmbedsPart, Part, Prompt, TextPart
-from weft.core.values.types import PromptType, Request, RequestOptions, SamplingParams
+from weft.core.values.prompts import EmbedsPart, Part, Prompt, PromptType, TextPart
+from weft.core.values.types import Request, RequestOptions, SamplingParams
 from weft.text.chat_media import take_media
 from weft.text.content import spelled_out
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64

@@ -83,18 +83,18 @@ class CohereThinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereChatBody(PenaltyFields, frozen=True, kw_only=True):
-    """The body of /cohere/v2/chat. The last two fields are vLLM's. `check_word` says which words are allowed."""
+    """The body of /cohere/v2/chat. The last two fields are vLLM's."""
 
     model: str
     messages: list[CohereMessage]
     stream: bool | None = None
     tools: list[OfferedCohereTool] | None = None
     strict_tools: bool | None = None
-    tool_choice: str | None = None
+    tool_choice: Literal["REQUIRED", "NONE"] | None = None
     documents: list[str | CohereDocument] | None = None
     citation_options: CitationOptions | None = None
     response_format: CohereFormat | None = None
-    safety_mode: str | None = None
+    safety_mode: Literal["CONTEXTUAL", "STRICT", "OFF", "NONE"] | None = None
     max_tokens: int | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
@@ -133,7 +133,7 @@ class CohereEmbedBody(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     output_dimension: int | None = None
     embedding_types: list[str] | None = None
-    truncate: str | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
     priority: int | None = None
 
 

@@ -16,7 +16,6 @@ from weft.web.chat.run import prepare_turn, run_turn
 from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
 from weft.web.cohere.bodies import CohereChatAnswer, CohereChatBody, CohereEvent, CohereFormat
 from weft.web.cohere.cohere_messages import (
-    check_word,
     to_choice,
     to_documents,
     to_messages,
@@ -94,8 +93,6 @@ def to_turn(call: ModelCall, body: CohereChatBody) -> Turn:
         raise BadRequest(
             "citation_options", "citation_options.mode must be absent or OFF: answers do not cite"
         )
-    check_word("tool_choice", body.tool_choice, ("REQUIRED", "NONE"))
-    check_word("safety_mode", body.safety_mode, ("CONTEXTUAL", "STRICT", "OFF", "NONE"))
     if body.tool_choice is not None and not body.tools:
         raise BadRequest("tool_choice", "tool_choice needs tools")
     return Turn(

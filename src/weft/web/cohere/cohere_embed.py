@@ -17,7 +17,6 @@ from weft.web.cohere.bodies import (
     CohereMeta,
     CohereTokens,
 )
-from weft.web.cohere.cohere_messages import check_word
 from weft.web.http.endpoint import Answer, Dialect
 from weft.web.inference.call import ModelCall, first_if_blank, model_endpoint, naming
 from weft.web.pooling.numbers import NumberFormat, to_list, write_numbers
@@ -45,7 +44,6 @@ _PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
 async def create_embeddings(call: ModelCall) -> Answer:
     """Compute one embedding for each input, in Cohere's words"""
     body: CohereEmbedBody = call.body
-    check_word("truncate", body.truncate, ("NONE", "START", "END"))
     types = _types(body)
     texts = _texts(body)
     prefix = prefix_of(pooler_of(call.served, "embed"), body.input_type)

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from weft.core.errors import BadRequest
 from weft.text.content import PartTypes, Place, Text, read_parts
 from weft.web.chat.turn import Tool, ToolChoice
 from weft.web.cohere.bodies import CalledCohereTool, CohereChatBody, CohereDocument, CohereMessage
@@ -34,15 +33,6 @@ def _types(**structs: type[msgspec.Struct]) -> PartTypes[msgspec.Struct]:
 
 _OF_ASSISTANT = _types(text=Text, thinking=_Thinking)
 _OF_TOOL = _types(text=Text, document=_Document)
-
-
-def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
-    """Raises `BadRequest` for a word that is not allowed.
-
-    The words are not the field's type: the decoder repeats a wrong value in its error, which takes 0.3 s at 12 MB.
-    """
-    if value is not None and value not in allowed:
-        raise BadRequest(name, f"{name} must be one of {', '.join(allowed)}, got {value[:40]!a}")
 
 
 def to_messages(messages: Sequence[CohereMessage]) -> list[dict[str, Any]]:

@@ -235,6 +235,7 @@ class HttpApp:
                 body = await read_body(receive, exchange.headers, self._options, scan, grow)
                 exchange.num_bytes_in = len(body)
                 exchange.field_names = [] if scan is None else scan.field_names()
+                exchange.long_strings = () if scan is None else scan.long_strings
             await self._answer_while_wanted(exchange, receive, found, body)
 
     async def _serve_socket(self, exchange: Exchange, found: RouteMatch, socket: Socket) -> None:
@@ -257,7 +258,7 @@ class HttpApp:
     def _to_socket(self, exchange: Exchange, receive: Receive) -> Socket:
         async def decode(data: bytes, endpoint: Endpoint) -> Any:
             scan = await scan_message(data, self._max_values)
-            exchange.field_names = scan.field_names()
+            exchange.field_names, exchange.long_strings = scan.field_names(), scan.long_strings
             return await self._decode(exchange, data, endpoint)
 
         return Socket(exchange, receive, decode)
@@ -325,7 +326,9 @@ class HttpApp:
             value, names = await decode_form(body, kind, endpoint.body)
         else:
             is_by_value = self._strictness.is_by_value(endpoint)
-            value = decode_body(body, endpoint.body, is_by_value=is_by_value)
+            value = decode_body(
+                body, endpoint.body, is_by_value=is_by_value, long_strings=exchange.long_strings
+            )
             names = exchange.field_names
         exchange.extra_headers |= self._strictness.judge(endpoint, names, value)
         return value

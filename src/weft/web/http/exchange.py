@@ -43,6 +43,7 @@ class Exchange:
         self.is_ended = False
         self.num_bytes_in = 0
         self.field_names: Sequence[str] = ()  # of the body, where it is a JSON object
+        self.long_strings: Sequence[tuple[int, int]] = ()  # of the body, as its scan found them
         self.num_bytes_out = 0
         self.span: Span | None = None
         self.tenant: Tenant | None = None

@@ -9,7 +9,8 @@ import numpy as np
 
 from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.values.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.values.prompts import PromptType
+from weft.core.values.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import EmbeddingBody
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.numbers import write_numbers

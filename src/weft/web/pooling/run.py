@@ -11,12 +11,8 @@ import msgspec
 from weft.core.aio.tasks import gather_all
 from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, GenerationError
-from weft.core.values.types import (
-    PoolingParams,
-    PoolingRequestOutput,
-    PromptType,
-    SamplingParams,
-)
+from weft.core.values.prompts import PromptType
+from weft.core.values.types import PoolingParams, PoolingRequestOutput, SamplingParams
 from weft.schema.pooling import InputFields, PoolingFields, PoolingUsage
 from weft.web.chat.prompt import (
     render,

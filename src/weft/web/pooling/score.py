@@ -7,7 +7,8 @@ from msgspec import UNSET
 
 from weft.core.checks.scoring import Pair, cosine, is_cross_encoder, pair_up
 from weft.core.errors import BadRequest
-from weft.core.values.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.values.prompts import PromptType
+from weft.core.values.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import (
     PoolingFields,
     PoolingUsage,

@@ -13,15 +13,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.values.kv_cache import StateCacheConfig
-from weft.core.values.kv_transfer import lends_chunks, lends_prompt
-from weft.core.values.types import (
+from weft.core.values.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-    FinishReason,
     KvEvent,
+    StateCacheConfig,
 )
+from weft.core.values.kv_transfer import lends_chunks, lends_prompt
+from weft.core.values.types import FinishReason
 from weft.engine.scheduling.block_hashes import block_hash, chain_root, items_in
 from weft.engine.scheduling.blocks.block_pool import BlockPool
 from weft.engine.scheduling.blocks.lent_blocks import Lender, LentBlocks

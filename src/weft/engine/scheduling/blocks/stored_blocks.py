@@ -1,6 +1,6 @@
 """Blocks of a sequence in the form of cache events."""
 
-from weft.core.values.types import BlockStored
+from weft.core.values.kv_cache import BlockStored
 from weft.engine.scheduling.block_hashes import items_in
 from weft.engine.scheduling.sequence import Sequence
 

@@ -1,4 +1,4 @@
-"""Snapshot of an engine's requests for operators: phases, times and blocks of each answer, but no text."""
+"""Snapshots of an engine: its load, and its requests with phases, times and blocks of each answer, but no text."""
 
 from enum import StrEnum
 
@@ -8,6 +8,37 @@ MAX_LISTED = 256
 """Maximum number of running and waiting answers that one engine lists; further answers are only counted."""
 MAX_FINISHED = 32
 """Maximum number of ended answers whose times an engine stores."""
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one rank's scheduler and cache, which the engine takes after a step.
+
+    `gen_throughput` is generated tokens per second, and `cache_hit_rate` the fraction of queried prompt tokens found in
+    the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0 without adapters.
+    """
+
+    data_parallel_rank: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_tokens: int = 0
+    max_total_tokens: int = 0
+    max_running: int = 0
+    num_waiting_uncached_tokens: int = 0
+    gen_throughput: float = 0.0
+    cache_hit_rate: float = 0.0
+    num_held_blocks: int = 0
+    num_blocks: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_loras: int = 0
+    max_loras: int = 0
+
+    @property
+    def token_usage(self) -> float:
+        """Fraction of the KV pool that running sequences hold, 0..1."""
+        return self.num_used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
 
 
 class RequestPhase(StrEnum):
