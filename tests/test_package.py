@@ -11,9 +11,11 @@ from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import nanobind
 import pytest
 
 from tests.cli.running import clean_environment
+from tests.tools.test_set_up import core
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = {".py": 5_700_000, ".safetensors": 7_300_000, ".so": 3_600_000}  # others: 300,000
@@ -22,15 +24,36 @@ EMBEDDED = ROOT / "src" / "weft" / "model" / "embedded"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with what is installed; takes as long as the C++ compiler does."""
+    """Built with what is installed, around the module that the set-up compiled: compiling it anew takes minutes."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*command, "--config-settings", f"build-dir={out}/build", "--wheel-dir", str(out), str(ROOT)],
-        check=True, capture_output=True, timeout=1500,
-    )  # fmt: skip
+    settings = ["--config-settings", "wheel.cmake=false", "--wheel-dir", str(out)]
+    subprocess.run([*command, *settings, str(ROOT)], check=True, capture_output=True, timeout=600)
     (built,) = out.glob("weft_serve-*.whl")
+    with zipfile.ZipFile(built, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(core(), f"weft/compute/native/{core().name}")
     return built
+
+
+@pytest.mark.slow
+def test_a_wheel_gets_its_module_from_cmake(tmp_path: Path):
+    """In the package, from the sources; `make release` compiles whole wheels, and tries them."""
+    binaries = Path(sys.executable).parent
+    settings = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_MAKE_PROGRAM": binaries / "ninja",
+        "Python_EXECUTABLE": sys.executable,
+        "SKBUILD_STATE": "wheel",
+        "nanobind_DIR": nanobind.cmake_dir(),
+    }
+    words = [f"-D{name}={value}" for name, value in settings.items()]
+    command = [binaries / "cmake", "-S", ROOT, "-B", tmp_path, "-G", "Ninja", *words]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    (line,) = re.findall(
+        r"file\(INSTALL .*MODULE FILES.*", (tmp_path / "cmake_install.cmake").read_text()
+    )
+    assert "/weft/compute/native" in line
+    assert "/_core." in line
 
 
 @pytest.mark.slow
