@@ -38,6 +38,26 @@ if not _IS_WORKER:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="weft-tests-cache-")
 
 
+# Slow tests of a file run in one process. What takes minutes begins first: at the end the others would be idle.
+_LONGEST = (
+    *(
+        "tests/compute/gpu/",
+        "tests/soak/",
+        "tests/faults/test_stopped",
+        "tests/e2e/test_first_minute",
+    ),
+    *("tests/test_distributions", "tests/tools/test_set_up", "tests/cli/test_start_show"),
+    *("tests/compute/native/", "tests/attacks/test_attacks", "tests/engine/test_transfer_kills"),
+    *("tests/faults/test_start_up", "tests/cli/test_epp_up", "tests/web/test_description"),
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest modules first, where slow tests are asked for."""
+    if config.option.markexpr == "slow":
+        items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector from the modules and the tests, which stay: it took half the time of collecting."""
