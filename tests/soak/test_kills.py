@@ -26,16 +26,16 @@ async def test_mixed_streams_are_whole_although_api_servers_are_killed():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_rolling_update_of_four_nodes_loses_nothing():
+async def test_a_rolling_update_of_nodes_loses_nothing():
     """Each node gets SIGTERM and is started again, under load."""
-    print(await soak(Plan(streams=60, ends=4, ways=("stop node",), local=0, nodes=4, in_turn=True)))
+    print(await soak(Plan(streams=45, ends=3, ways=("stop node",), local=0, nodes=3, in_turn=True)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_rolling_update_of_four_workers_behind_a_gateway_loses_nothing():
+async def test_a_rolling_update_of_workers_behind_a_gateway_loses_nothing():
     """Each worker gets SIGTERM and is started again; the gateway moves its streams. At last the gateway is killed, and
     the clients continue their streams at the next one.
     """
-    ways = (*["stop worker"] * 4, "kill gateway")
-    print(await roll(Plan(streams=100, ends=5, ways=ways, local=0, nodes=4, in_turn=True)))
+    ways = (*["stop worker"] * 3, "kill gateway")
+    print(await roll(Plan(streams=60, ends=4, ways=ways, local=0, nodes=3, in_turn=True)))
