@@ -8,16 +8,18 @@ import torch
 
 import weft
 from tests.doubles.hearing import ANCHOR, ASKED, extractor_of, silence, write_hearing
+from tests.doubles.websocket_client import connected
 from tests.doubles.whisper import sound
 from tests.vllm.llava import TEMPLATE
 from tests.web.openai.calls import CHAT, answer
-from tests.web.serving import serving
+from tests.web.serving import http_serving, serving
 from weft.core.errors import BadRequest
 from weft.core.values.types import RequestOptions, SamplingParams
 from weft.media.sounds.recordings import RATE, decode_sound
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation
+from weft.web.realtime.sounds import wav_file
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 SETTINGS = {"max_model_len": 512, "block_size": 16, "num_gpu_blocks_override": 256}
@@ -184,6 +186,43 @@ async def test_every_way_in_gives_the_same_answer(saved):
     assert [text_of(one) for one in made] == [text_of(first)] * len(ways)
     more = first["usage"]["prompt_tokens"] - deaf["usage"]["prompt_tokens"]
     assert more == TOKENS[saved[0].config.model_type][0] + 2
+
+
+@pytest.mark.parametrize("saved", FAMILIES[:1], indirect=True)
+async def test_a_session_hears_what_a_chat_hears(saved):
+    """Samples in a session's buffer, and as an item, are the WAV file of a chat."""
+    samples = (np.arange(24_000) % 50 * 300).astype("<i2").tobytes()
+    encoded = base64.b64encode(samples).decode()
+    part = {"type": "input_audio", "audio": encoded}
+    text = {"type": "input_text", "text": "What is it?"}
+    events = [
+        {"type": "input_audio_buffer.append", "audio": encoded},
+        {"type": "input_audio_buffer.commit"},
+        {"type": "response.create", "response": {"max_output_tokens": 8}},
+        {"type": "response.create", "response": {"max_output_tokens": 8, "conversation": "none",
+         "input": [{"type": "message", "role": "user", "content": [part]}]}},
+        {"type": "response.create", "response": {"max_output_tokens": 8, "conversation": "none",
+         "input": [{"type": "message", "role": "user", "content": [text]}]}},
+    ]  # fmt: skip
+    async with (
+        serving(saved[1], template=TEMPLATE, **CHATS) as served,
+        http_serving(served) as address,
+        connected(address, "/v1/realtime") as client,
+    ):
+        body = {"role": "user", "content": [in_body(wav_file(samples))]}
+        told = await answer(served, CHAT, {"messages": [body], "max_tokens": 8, "temperature": 1.0})
+        for event in events[:3]:
+            client.send(event)
+        made = [(await client.until("response.done"))[-1]["response"]]
+        for event in events[3:]:
+            client.send(event)
+            made.append((await client.until("response.done"))[-1]["response"])
+    heard, again, deaf = made
+    assert heard["usage"]["input_tokens"] == told["usage"]["prompt_tokens"]
+    assert again["usage"]["input_tokens"] == heard["usage"]["input_tokens"]
+    assert deaf["usage"]["input_tokens"] != heard["usage"]["input_tokens"]
+    assert "audio_tokens" not in heard["usage"]["input_token_details"]
+    assert deaf["usage"]["input_token_details"]["audio_tokens"] == 0
 
 
 @pytest.mark.parametrize(

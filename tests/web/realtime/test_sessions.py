@@ -174,7 +174,7 @@ BAD = [
     ({"type": "session.update"}, "session"),
     ({"type": "session.update", "session": {"type": "transcription"}}, "session.type"),
     ({"type": "session.update", "session": {"model": "other"}}, "session.model"),
-    ({"type": "session.update", "session": {"audio": {"input": {}}}}, "session.audio"),
+    ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"),
     ({"type": "session.update", "session": {"output_modalities": ["audio"]}},
      "session.output_modalities"),
     ({"type": "session.update", "session": {"max_output_tokens": 0}}, "session.max_output_tokens"),

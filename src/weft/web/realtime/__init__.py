@@ -1,4 +1,4 @@
-"""OpenAI's realtime API: a conversation over a WebSocket, in text."""
+"""OpenAI's realtime API: a conversation over a WebSocket, with sounds of the client and answers in text."""
 
 from dataclasses import replace
 
@@ -7,20 +7,30 @@ from weft.schema.responses import ResponsesBody
 from weft.web.http.connections.socket_sessions import SessionCounter, SessionLimits, refuse_plain
 from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Access, Call, Endpoint
-from weft.web.inference.call import to_model_call
+from weft.web.inference.call import ModelCall, to_model_call
 from weft.web.items.conversation_store import Conversations
-from weft.web.realtime.realtime_session import RealtimeSession
+from weft.web.realtime.realtime_session import (
+    CONVERSATION,
+    TRANSCRIPTION,
+    RealtimeSession,
+    can_be,
+)
+from weft.web.realtime.sounds import SoundLimits, SoundRoom
 from weft.web.responses.create import Creation
 from weft.web.responses.runs import Runs
 
 _PATH = "/v1/realtime"
 _SUBPROTOCOL = "realtime"
+_SOUNDS = SoundLimits()
 
 
 class Realtime:
     """The sessions of one server."""
 
-    def __init__(self, runs: Runs, conversations: Conversations, limits: SessionLimits) -> None:
+    def __init__(
+        self, runs: Runs, conversations: Conversations, limits: SessionLimits, sounds: SoundLimits
+    ) -> None:
+        self._room = SoundRoom(sounds)
         self._creation = Creation(runs, conversations)
         self._sessions = SessionCounter("realtime", limits)
 
@@ -32,7 +42,7 @@ class Realtime:
             path=_PATH,
             handler=refuse_plain,
             socket=self.serve,
-            summary="A session over a WebSocket: conversation items in, responses out, as events.",
+            summary="A session over a WebSocket: texts and sounds in, responses or transcripts out, as events.",
             access=Access.API,
         )
 
@@ -40,16 +50,34 @@ class Realtime:
         """Serves one session."""
         if call.served is None:
             raise BadRequest("model", "sessions are not supported by a server of several models")
-        if call.query.get("intent") not in (None, "conversation"):
-            raise BadRequest("intent", "intent must be conversation: sound is not supported")
         body = ResponsesBody(input=[], model=call.query.get("model"))
         model_call = await to_model_call(replace(call, body=body))
+        kind = _kind_of(model_call)
         with self._sessions.counted():
             await socket.accept(_SUBPROTOCOL)
             limits = self._sessions.limits
-            await RealtimeSession(model_call, self._creation, socket, limits).serve()
+            await RealtimeSession(
+                model_call, self._creation, socket, limits, self._room, kind
+            ).serve()
 
 
-def realtime_endpoint(runs: Runs, conversations: Conversations, limits: SessionLimits) -> Endpoint:
+def _kind_of(call: ModelCall) -> str:
+    """The type of a new session. A model that only transcribes has no sessions of another type."""
+    intent = call.query.get("intent")
+    kinds = {None: CONVERSATION, "conversation": CONVERSATION, "transcription": TRANSCRIPTION}
+    if intent not in kinds:
+        raise BadRequest("intent", "intent must be conversation or transcription")
+    kind = kinds[intent]
+    if intent is not None and not can_be(call, kind):
+        raise BadRequest("intent", f"intent {intent} is not supported by this model")
+    return kind if can_be(call, kind) else TRANSCRIPTION
+
+
+def realtime_endpoint(
+    runs: Runs,
+    conversations: Conversations,
+    limits: SessionLimits,
+    sounds: SoundLimits = _SOUNDS,
+) -> Endpoint:
     """The endpoint of a server's sessions."""
-    return Realtime(runs, conversations, limits).endpoint
+    return Realtime(runs, conversations, limits, sounds).endpoint

@@ -5,11 +5,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.web.realtime.sound_settings import SoundFields
+
 MaxTokens = int | Literal["inf"]
 
 
 class SessionFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a session; fields that are absent keep their values."""
+    """Settings of a session; fields that are absent keep their values. `audio` is that of both types of sessions."""
 
     type: str = "realtime"
     model: str | None = None
@@ -21,7 +23,7 @@ class SessionFields(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     truncation: Any = None
-    audio: dict[str, Any] | None = None
+    audio: SoundFields | None = None
     prompt: dict[str, Any] | None = None
     tracing: Any = None
     include: list[str] | None = None
@@ -62,6 +64,12 @@ class ItemCreate(ClientEvent, frozen=True, kw_only=True):
 
     item: dict[str, Any]
     previous_item_id: str | None = None
+
+
+class SoundAppend(ClientEvent, frozen=True, kw_only=True):
+    """Adds samples in base64 to the buffer."""
+
+    audio: str
 
 
 class ItemNamed(ClientEvent, frozen=True, kw_only=True):

@@ -41,9 +41,15 @@ class ResponseEvents:
     """Converts the events of one response. Reasoning is left out, and items are counted without it."""
 
     def __init__(
-        self, conversation: SessionItems | None, conversation_id: str, settings: Event
+        self,
+        conversation: SessionItems | None,
+        conversation_id: str,
+        settings: Event,
+        *,
+        has_sounds: bool,
     ) -> None:
         self._conversation = conversation
+        self._has_sounds = has_sounds
         self._conversation_id = conversation_id
         self._settings = settings
         self._index_by_index: dict[int, int] = {}
@@ -106,7 +112,7 @@ class ResponseEvents:
             "conversation_id": None if self._conversation is None else self._conversation_id,
             "output_modalities": ["text"],
             "metadata": response.metadata or None,
-            "usage": _usage(response),
+            "usage": _usage(response, has_sounds=self._has_sounds),
             **self._settings,
         }
 
@@ -143,19 +149,19 @@ def _details(response: ResponseObject, status: str) -> Event | None:
     return details
 
 
-def _usage(response: ResponseObject) -> Event | None:
+def _usage(response: ResponseObject, *, has_sounds: bool) -> Event | None:
+    """The tokens of a response. How many of an input with sounds are those of text is not known, and left out."""
     usage = response.usage
     if usage is None:
         return None
-    cached = usage.input_tokens_details.cached_tokens
+    by_kind = {} if has_sounds else {"text_tokens": usage.input_tokens, "audio_tokens": 0}
     return {
         "total_tokens": usage.total_tokens,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "input_token_details": {
-            "text_tokens": usage.input_tokens,
-            "audio_tokens": 0,
-            "cached_tokens": cached,
+            **by_kind,
+            "cached_tokens": usage.input_tokens_details.cached_tokens,
         },
         "output_token_details": {"text_tokens": usage.output_tokens, "audio_tokens": 0},
     }

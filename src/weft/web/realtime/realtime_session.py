@@ -9,7 +9,7 @@ import msgspec
 
 from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest, WeftError
-from weft.core.values.media import takes
+from weft.core.values.media import MODALITIES, takes
 from weft.schema.responses import ResponsesBody
 from weft.web.http.body import ClientDisconnected, decode_body, scan_message
 from weft.web.http.connections.socket_sessions import (
@@ -29,41 +29,83 @@ from weft.web.realtime.client_events import (
     ResponseCancel,
     ResponseCreate,
     SessionUpdate,
+    SoundAppend,
 )
 from weft.web.realtime.realtime_events import Event, ResponseEvents, encode, to_event
-from weft.web.realtime.session_items import Item, SessionItems, check_items, to_input, to_item
-from weft.web.realtime.session_settings import Settings
+from weft.web.realtime.session_items import (
+    Item,
+    SessionItems,
+    check_items,
+    has_media,
+    has_sound,
+    item_of_sound,
+    to_input,
+    to_item,
+    without_sounds,
+)
+from weft.web.realtime.session_settings import Settings, check_transcription
+from weft.web.realtime.sound_settings import (
+    Transcription,
+    changed_transcription,
+    shown_sounds,
+)
+from weft.web.realtime.sounds import SoundAccount, SoundBuffer, SoundRoom
+from weft.web.realtime.transcriptions import Transcriptions
 from weft.web.responses.create import Creation
 from weft.web.responses.runs import Run
 
-_SOUND: Final = (
+# Types of a session.
+CONVERSATION: Final = "realtime"
+TRANSCRIPTION: Final = "transcription"
+_OF_SPEECH: Final = ("output_audio_buffer.clear", "conversation.item.truncate")
+_OF_TRANSCRIPTIONS: Final = (
+    "session.update",
     "input_audio_buffer.append",
     "input_audio_buffer.commit",
     "input_audio_buffer.clear",
-    "output_audio_buffer.clear",
-    "conversation.item.truncate",
 )
 _STATUSES: Final = ("completed", "incomplete", "failed", "cancelled")
 
 
 class RealtimeSession:
-    """A session of one client. Only one response is made at a time; events are handled in order."""
+    """A session of one client. Only one response is made at a time; events are handled in order.
+
+    A session of type transcription makes no responses: it transcribes what is committed.
+    """
 
     def __init__(
-        self, call: ModelCall, creation: Creation, socket: Socket, limits: SessionLimits
+        self,
+        call: ModelCall,
+        creation: Creation,
+        socket: Socket,
+        limits: SessionLimits,
+        room: SoundRoom,
+        kind: str,
     ) -> None:
         self._call = call
         self._creation = creation
         self._socket = socket
         self._limits = limits
         self._id = new_id("sess")
+        self._kind = kind
         self._settings = Settings()
-        self._conversation = SessionItems(limits.max_items, limits.max_chars)
+        facts = call.served.client.model_config
+        self._takes = [modality for modality in MODALITIES if takes(modality, facts.media)]
+        self._can_transcribe = facts.speech is not None
+        self._transcription = Transcription(model=call.model) if self._is_transcribing else None
+        self._account = SoundAccount(room)
+        self._buffer = SoundBuffer(self._account)
+        self._transcriptions = Transcriptions(
+            call, self._account, room.limits.max_waiting, self._send
+        )
+        self._last_sound_id: str | None = None  # of a session of type transcription
+        self._conversation = SessionItems(limits.max_items, limits.max_chars, self._account)
         self._run: Run | None = None
         self._response: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-        self._takes_media = takes("image", call.served.client.model_config.media)
-        self._inbox = Inbox(socket, limits, lambda: self._is_responding)
+        self._inbox = Inbox(
+            socket, limits, lambda: self._is_responding or self._transcriptions.is_busy
+        )
         self._handlers: Mapping[str, tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]] = {
             "session.update": (SessionUpdate, self._update),
             "conversation.item.create": (ItemCreate, self._create_item),
@@ -71,6 +113,9 @@ class RealtimeSession:
             "conversation.item.delete": (ItemNamed, self._delete_item),
             "response.create": (ResponseCreate, self._create_response),
             "response.cancel": (ResponseCancel, self._cancel_response),
+            "input_audio_buffer.append": (SoundAppend, self._append_sound),
+            "input_audio_buffer.commit": (ClientEvent, self._commit_sound),
+            "input_audio_buffer.clear": (ClientEvent, self._clear_sound),
         }
 
     async def serve(self) -> None:
@@ -83,6 +128,8 @@ class RealtimeSession:
             await self._socket.close(over.code, str(over))
         finally:
             await self._stop_response()
+            await self._transcriptions.stop()
+            self._account.close()
 
     async def _take(self, message: str) -> None:
         event_id: str | None = None
@@ -97,34 +144,69 @@ class RealtimeSession:
             await self._send_error(error, event_id)
 
     def _handler(self, kind: str) -> tuple[type[ClientEvent], Callable[[Any], Awaitable[None]]]:
-        if kind in _SOUND:
-            raise BadRequest("type", f"{kind} is not supported: sessions are of text")
-        if kind not in self._handlers:
+        if kind in _OF_SPEECH:
+            raise BadRequest("type", f"{kind} is not supported: this server does not speak")
+        allowed = _OF_TRANSCRIPTIONS if self._is_transcribing else tuple(self._handlers)
+        if kind not in allowed:
             raise BadRequest(
-                "type", f"type must be one of {', '.join(self._handlers)}, got {kind[:60]!a}"
+                "type",
+                f"type must be one of {', '.join(allowed)} in this session, got {kind[:60]!a}",
             )
         return self._handlers[kind]
+
+    @property
+    def _is_transcribing(self) -> bool:
+        return self._kind == TRANSCRIPTION
 
     # -- session and conversation ---------------------------------------------------------------
 
     async def _update(self, event: SessionUpdate) -> None:
         fields = event.session
-        if fields.type != "realtime":
-            raise BadRequest(
-                "session.type", f"session.type must be realtime, got {fields.type[:40]!a}"
-            )
+        self._check_kind(fields.type)
         if fields.model not in (None, self._call.model):
             raise BadRequest("session.model", "session.model cannot change during a session")
-        settings = self._settings.changed(fields, "session")
-        settings.to_body([], None)  # raises for tools that no response could have
-        self._settings = settings
+        settings = self._settings
+        if fields.type == TRANSCRIPTION:
+            check_transcription(fields)
+        else:
+            settings = settings.changed(fields, "session")
+            settings.to_body([], None)  # raises for tools that no response could have
+        transcription = changed_transcription(
+            self._transcription,
+            fields.audio,
+            self._call.model,
+            can_transcribe=self._can_transcribe,
+        )
+        if fields.type == TRANSCRIPTION and transcription is None:
+            transcription = Transcription(model=self._call.model)
+        self._kind, self._settings, self._transcription = fields.type, settings, transcription
         await self._send("session.updated", session=self._shown())
 
+    def _check_kind(self, kind: str) -> None:
+        if kind not in (CONVERSATION, TRANSCRIPTION):
+            raise BadRequest(
+                "session.type",
+                f"session.type must be {CONVERSATION} or {TRANSCRIPTION}, got {kind[:40]!a}",
+            )
+        if kind == self._kind:
+            return
+        if not can_be(self._call, kind):
+            raise BadRequest("session.type", f"session.type {kind} is not supported by this model")
+        if len(self._conversation) or len(self._buffer) or self._last_sound_id is not None:
+            raise BadRequest("session.type", "session.type cannot change after the first item")
+
     async def _create_item(self, event: ItemCreate) -> None:
-        item = await to_item(event.item, takes_media=self._takes_media)
-        before = self._conversation.add(item, event.previous_item_id)
+        item = await to_item(event.item, takes=self._takes)
+        await self._add_item(item, event.previous_item_id)
+
+    async def _add_item(self, item: Item, after: str | None = None) -> None:
+        before = self._conversation.add(item, after)
+        await self._send_item(item, before)
+
+    async def _send_item(self, item: Item, before: str | None) -> None:
+        shown = without_sounds(item)
         for verb in ("added", "done"):
-            await self._send(f"conversation.item.{verb}", previous_item_id=before, item=item)
+            await self._send(f"conversation.item.{verb}", previous_item_id=before, item=shown)
 
     async def _retrieve_item(self, event: ItemNamed) -> None:
         item = self._conversation.get(event.item_id)
@@ -133,6 +215,37 @@ class RealtimeSession:
     async def _delete_item(self, event: ItemNamed) -> None:
         self._conversation.delete(event.item_id)
         await self._send("conversation.item.deleted", item_id=event.item_id)
+
+    # -- sounds ---------------------------------------------------------------------------------
+
+    async def _append_sound(self, event: SoundAppend) -> None:
+        self._check_sounds()
+        self._buffer.append(event.audio)
+
+    async def _clear_sound(self, _event: ClientEvent) -> None:
+        self._buffer.clear()
+        await self._send("input_audio_buffer.cleared")
+
+    async def _commit_sound(self, _event: ClientEvent) -> None:
+        self._check_sounds()
+        self._transcriptions.check_room()
+        settings = self._transcription
+        samples = self._buffer.take()
+        item = item_of_sound(samples)
+        if self._is_transcribing:  # the session keeps no items
+            before, self._last_sound_id = self._last_sound_id, item["id"]
+        else:
+            before = self._conversation.add(item)
+        await self._send(
+            "input_audio_buffer.committed", previous_item_id=before, item_id=item["id"]
+        )
+        await self._send_item(item, before)
+        if settings is not None:
+            self._transcriptions.start(item["id"], samples, settings)
+
+    def _check_sounds(self) -> None:
+        if not self._is_transcribing and "audio" not in self._takes:
+            raise BadRequest("type", "sound is not supported by this model: it takes no sounds")
 
     # -- responses ------------------------------------------------------------------------------
 
@@ -151,13 +264,17 @@ class RealtimeSession:
         if fields.conversation not in (None, "auto", "none"):
             raise BadRequest("response.conversation", "response.conversation must be auto or none")
         settings = self._settings.changed(fields, "response")
-        items = self._conversation.inputs()
+        items = self._conversation.all()
         if fields.input is not None:
-            items = [to_input(item) for item in await self._own_input(fields.input)]
-        run = await self._prepare(settings.to_body(items, fields.metadata))
+            items = await self._own_input(fields.input)
+        inputs = [to_input(item) for item in items]
+        body = settings.to_body(inputs, fields.metadata, has_media=any(map(has_media, items)))
+        run = await self._prepare(body)
         conversation = None if fields.conversation == "none" else self._conversation
         shown = {"max_output_tokens": settings.max_output_tokens}
-        events = ResponseEvents(conversation, self._conversation.id, shown)
+        events = ResponseEvents(
+            conversation, self._conversation.id, shown, has_sounds=any(map(has_sound, items))
+        )
         self._run = run
         self._response = asyncio.create_task(self._respond(run, events))
 
@@ -165,14 +282,14 @@ class RealtimeSession:
         items = [
             self._conversation.get(str(one.get("id")))
             if one.get("type") == "item_reference"
-            else await to_item(one, takes_media=self._takes_media)
+            else await to_item(one, takes=self._takes)
             for one in given[: self._limits.max_items + 1]
         ]
         if len(items) > self._limits.max_items:
             raise BadRequest(
                 "response.input", f"response.input may have {self._limits.max_items} items"
             )
-        await check_items(items, "response.input", takes_media=self._takes_media)
+        await check_items(items, "response.input", takes=self._takes)
         return items
 
     async def _prepare(self, data: bytes) -> Run:
@@ -226,12 +343,22 @@ class RealtimeSession:
     # -- events ---------------------------------------------------------------------------------
 
     def _shown(self) -> dict[str, Any]:
+        audio = shown_sounds(self._transcription)
+        if self._is_transcribing:
+            return {
+                "id": self._id,
+                "object": "realtime.transcription_session",
+                "type": TRANSCRIPTION,
+                "audio": audio,
+                "include": None,
+            }
         return {
             "id": self._id,
             "object": "realtime.session",
-            "type": "realtime",
+            "type": CONVERSATION,
             "model": self._call.model,
             **self._settings.shown(),
+            "audio": audio,
         }
 
     async def _send(self, kind: str, **fields: Any) -> None:
@@ -246,3 +373,9 @@ class RealtimeSession:
         body = to_problem(error, self._call.request_id).body(Dialect.OPENAI, self._call.label)
         detail = msgspec.json.decode(body)["error"]
         await self._send("error", error={**detail, "event_id": event_id})
+
+
+def can_be(call: ModelCall, kind: str) -> bool:
+    """True if a session of this type is supported by the model of the call."""
+    speech = call.served.client.model_config.speech
+    return speech is not None if kind == TRANSCRIPTION else speech is None or not speech.is_only

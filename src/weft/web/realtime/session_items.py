@@ -1,17 +1,27 @@
 """The conversation of a realtime session: items in order, in the forms of both APIs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from weft.core.checks.object_ids import new_id
 from weft.core.errors import BadRequest, NotFound
+from weft.core.values.media import Modality
 from weft.web.items.items import read_input
+from weft.web.realtime.sounds import (
+    SoundAccount,
+    check_samples,
+    num_samples_bytes,
+    to_samples,
+    wav_base64,
+)
 
 Item = dict[str, Any]
+Takes: TypeAlias = Collection[Modality]  # what a model takes beside text
 ROOT: Final = "root"
 _MAX_ID_CHARS: Final = 64
 _PREFIX_BY_TYPE: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
-_SOUND: Final = ("input_audio", "output_audio", "audio")
+_SPOKEN: Final = ("output_audio", "audio")
 # Fields of an item in the Responses API, by type; `text` of the API before it is the name of both kinds of text.
 _FIELDS: Final = {
     "message": ("role", "content"),
@@ -21,9 +31,10 @@ _FIELDS: Final = {
 
 
 class SessionItems:
-    """Items of at most `max_items` and `max_chars`, which count the texts of all items."""
+    """Items of at most `max_items` and `max_chars`, which count the texts of all items; `account` counts sounds."""
 
-    def __init__(self, max_items: int, max_chars: int) -> None:
+    def __init__(self, max_items: int, max_chars: int, account: SoundAccount) -> None:
+        self._account = account
         self._max_items = max_items
         self._max_chars = max_chars
         self._num_chars = 0
@@ -34,6 +45,9 @@ class SessionItems:
     def last_id(self) -> str | None:
         """The id of the last item; None for an empty conversation."""
         return next(reversed(self._items), None)
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def get(self, item_id: str) -> Item:
         """The item with this id."""
@@ -46,14 +60,14 @@ class SessionItems:
         """Adds an item; returns the id of the item before it."""
         if item["id"] in self._items:
             raise BadRequest("item.id", f"there is already an item {item['id']!a}")
+        if after not in (None, ROOT):
+            self.get(after)
         self._check_room(item)
         if after is None or after == self.last_id:
             before = self.last_id
             self._items[item["id"]] = item
             return before
         ids = list(self._items)
-        if after != ROOT:
-            self.get(after)
         position = 0 if after == ROOT else ids.index(after) + 1
         ids.insert(position, item["id"])
         self._items[item["id"]] = item
@@ -62,12 +76,14 @@ class SessionItems:
 
     def delete(self, item_id: str) -> None:
         """Removes an item."""
-        self._num_chars -= _size(self.get(item_id))
+        item = self.get(item_id)
+        self._num_chars -= _size(item)
+        self._account.remove(_num_sound_bytes(item))
         del self._items[item_id]
 
-    def inputs(self) -> list[Item]:
-        """All items as input of the Responses API."""
-        return [to_input(item) for item in self._items.values()]
+    def all(self) -> list[Item]:
+        """All items, in order."""
+        return list(self._items.values())
 
     def _check_room(self, item: Item) -> None:
         if len(self._items) >= self._max_items:
@@ -80,10 +96,53 @@ class SessionItems:
                 "item",
                 f"the conversation has room for {self._max_chars} characters; delete an item",
             )
+        self._account.add(_num_sound_bytes(item), "item")
         self._num_chars += _size(item)
 
 
-async def to_item(given: Mapping[str, Any], *, takes_media: bool) -> Item:
+def item_of_sound(samples: bytes) -> Item:
+    """A message of the user with a sound."""
+    part = {
+        "type": "input_audio",
+        "audio": base64.b64encode(samples).decode(),
+        "transcript": None,
+    }
+    return {
+        "id": new_id(_PREFIX_BY_TYPE["message"]),
+        "object": "realtime.item",
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": [part],
+    }
+
+
+def has_sound(item: Item) -> bool:
+    """True if a checked item has a sound."""
+    return _num_sound_bytes(item) > 0
+
+
+def has_media(item: Item) -> bool:
+    """True if a checked item has a sound or a picture."""
+    parts = item.get("content")
+    kinds = [part.get("type") for part in parts] if isinstance(parts, list) else []
+    return "input_audio" in kinds or "input_image" in kinds
+
+
+def without_sounds(item: Item) -> Item:
+    """The item as events show it: with sounds, but not their samples."""
+    if not has_sound(item):
+        return item
+    content = [
+        {name: value for name, value in part.items() if name != "audio"}
+        if _is_sound(part)
+        else part
+        for part in item["content"]
+    ]
+    return {**item, "content": content}
+
+
+async def to_item(given: Mapping[str, Any], *, takes: Takes) -> Item:
     """A client's item, checked, with an id."""
     kind = given.get("type")
     if kind not in _FIELDS:
@@ -96,18 +155,18 @@ async def to_item(given: Mapping[str, Any], *, takes_media: bool) -> Item:
     item |= {name: given[name] for name in _FIELDS[kind] if name in given}
     if kind == "function_call" and "call_id" not in item:
         item["call_id"] = new_id("call")
-    await check_items([item], "item", takes_media=takes_media)
+    await check_items([item], "item", takes=takes)
     return item
 
 
-async def check_items(items: Sequence[Item], name: str, *, takes_media: bool) -> None:
+async def check_items(items: Sequence[Item], name: str, *, takes: Takes) -> None:
     """Raises `BadRequest` for items that no prompt can have; errors begin with `name`."""
     for item in items:
-        _refuse_sound(item, name)
+        _check_sounds(item, name, takes=takes)
     # A result may come before its call is known: the whole conversation is checked by each response.
     alone = [to_input(item) for item in items if item["type"] != "function_call_output"]
     try:
-        await read_input(alone, find_item=lambda _: None, takes_media=takes_media)
+        await read_input(alone, find_item=lambda _: None, takes_media=bool(takes))
     except BadRequest as error:
         raise BadRequest(name, str(error).replace("input[0]", name), error.value) from error
 
@@ -125,19 +184,51 @@ def to_input(item: Item) -> Item:
 
 
 def _to_part(part: Any, role: object) -> Any:
+    if _is_sound(part):
+        sound = {"data": wav_base64(part["audio"]), "format": "wav"}
+        return {"type": "input_audio", "input_audio": sound}
     if isinstance(part, dict) and part.get("type") == "text":
         return {**part, "type": "output_text" if role == "assistant" else "input_text"}
     return part
 
 
-def _refuse_sound(item: Item, name: str) -> None:
+def _is_sound(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "input_audio"
+
+
+def _check_sounds(item: Item, name: str, *, takes: Takes) -> None:
     parts = item.get("content")
+    place = f"{name}.content"
     for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict) and part.get("type") in _SOUND:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _SPOKEN:
+            raise BadRequest(place, f"{place} must not be {kind}: this server does not speak")
+        if kind == "input_image" and "image" not in takes:
             raise BadRequest(
-                f"{name}.content", f"{name}.content must be text: sound is not supported"
+                place, f"{place} must not be input_image: this model takes no pictures"
             )
+        if kind == "input_audio":
+            _check_sound(part, place, takes=takes)
+            if item.get("role") != "user":
+                raise BadRequest(place, f"{place} may be input_audio in messages of the user alone")
+
+
+def _check_sound(part: Mapping[str, Any], place: str, *, takes: Takes) -> None:
+    if "audio" not in takes:
+        raise BadRequest(place, f"{place} must not be input_audio: this model takes no sounds")
+    audio = part.get("audio")
+    if not isinstance(audio, str):
+        raise BadRequest(place, f"{place}: input_audio needs audio, samples in base64")
+    check_samples(len(to_samples(audio, place)), place)
+
+
+def _num_sound_bytes(item: Item) -> int:
+    """Number of bytes of the samples of a checked item."""
+    parts = item.get("content")
+    sounds = filter(_is_sound, parts) if isinstance(parts, list) else ()
+    return sum(num_samples_bytes(part["audio"]) for part in sounds)
 
 
 def _size(item: Item) -> int:
-    return sum(len(str(item.get(name, ""))) for name in _FIELDS[item["type"]])
+    shown = without_sounds(item)
+    return sum(len(str(shown.get(name, ""))) for name in _FIELDS[item["type"]])

@@ -8,14 +8,17 @@ from msgspec import UNSET
 from weft.core.errors import BadRequest
 from weft.web.realtime.client_events import MaxTokens, ResponseFields, SessionFields
 
-# Fields of both kinds that this server does not have; null is always accepted.
+# Fields that this server does not have; null is always accepted.
 _REFUSED: Final = {
-    "audio": "sound is not supported; sessions are of text",
     "prompt": "prompts are not stored here; use instructions",
-    "include": "there is nothing that could be included in a session of text",
+    "include": "transcripts have no log-probabilities",
     "tracing": "sessions are traced by the server's own collector",
 }
 _TRUNCATIONS: Final = ("auto", "disabled")
+_NOT_OF_TRANSCRIPTION: Final = (
+    *("output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
+    *("parallel_tool_calls", "reasoning", "truncation"),
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: MaxTokens = "inf"
     parallel_tool_calls: bool = True
     reasoning: dict[str, Any] | None = None
-    truncation: str = "auto"
+    truncation: str | None = None  # of a prompt with media disabled, of any other auto
 
     def changed(self, fields: SessionFields | ResponseFields, place: str) -> "Settings":
         """The settings with `fields`; errors name fields of `place`."""
@@ -43,9 +46,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> dict[str, Any]:
         """The settings as a session shows them."""
         made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        return {**made, "truncation": self.truncation or "auto"}
 
-    def to_body(self, items: list[dict[str, Any]], metadata: dict[str, str] | None) -> bytes:
+    def to_body(
+        self,
+        items: list[dict[str, Any]],
+        metadata: dict[str, str] | None,
+        *,
+        has_media: bool = False,
+    ) -> bytes:
         """A body of /v1/responses with these settings."""
         functions = [_function(tool, position) for position, tool in enumerate(self.tools)]
         limit = self.max_output_tokens
@@ -58,12 +67,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "max_output_tokens": None if limit == "inf" else limit,
                 "parallel_tool_calls": self.parallel_tool_calls,
                 "reasoning": self.reasoning,
-                "truncation": self.truncation,
+                "truncation": self.truncation or ("disabled" if has_media else "auto"),
                 "metadata": metadata,
                 "store": False,
                 "stream": True,
             }
         )
+
+
+def check_transcription(fields: SessionFields) -> None:
+    """Raises `BadRequest` for settings that a session of type transcription does not have."""
+    _check(fields, "session")
+    for name in _NOT_OF_TRANSCRIPTION:
+        if getattr(fields, name) not in (None, UNSET):
+            raise BadRequest(
+                f"session.{name}",
+                f"session.{name} must be absent: a session of type transcription has audio alone",
+            )
 
 
 def _value(fields: SessionFields | ResponseFields, name: str) -> Any:
@@ -75,6 +95,10 @@ def _value(fields: SessionFields | ResponseFields, name: str) -> Any:
 
 
 def _check(fields: SessionFields | ResponseFields, place: str) -> None:
+    if isinstance(fields, ResponseFields) and fields.audio is not None:
+        raise BadRequest(
+            f"{place}.audio", f"{place}.audio must be absent: this server does not speak"
+        )
     for name, reason in _REFUSED.items():
         value = getattr(fields, name, None)
         if value is not None and value not in ([], "auto"):
@@ -82,7 +106,7 @@ def _check(fields: SessionFields | ResponseFields, place: str) -> None:
     if fields.output_modalities not in (None, ["text"]):
         raise BadRequest(
             f"{place}.output_modalities",
-            f'{place}.output_modalities must be ["text"]: sound is not supported',
+            f'{place}.output_modalities must be ["text"]: this server does not speak',
         )
     limit = fields.max_output_tokens
     if isinstance(limit, int) and limit < 1:
