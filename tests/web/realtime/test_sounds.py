@@ -55,22 +55,20 @@ def small(**limits):
 
 @asynccontextmanager
 async def session(path: str = "/v1/realtime", engine: FakeEngine | None = None, **limits):
-    """A session of a server that transcribes, or of `engine`."""
+    """A session of a server that transcribes, or of `engine`: client, server and the first event."""
     endpoints = (small(**limits),) if path.startswith(SMALL) else ()
     async with (
         serving(*endpoints, engine=engine or Hearing(is_only=True)) as site,
         connected(site.url, path) as client,
     ):
-        client.site = site
-        client.created = await client.receive()
-        yield client
+        yield client, site, await client.receive()
 
 
 async def test_what_is_committed_is_transcribed_in_order():
     """Committed, an item, deltas that add up; the next one waits; settings reach the model as those of a form do."""
-    async with session() as client:
-        assert client.created["session"]["type"] == "transcription"
-        assert client.created["session"]["audio"]["input"]["format"]["rate"] == RATE
+    async with session() as (client, site, created):
+        assert created["session"]["type"] == "transcription"
+        assert created["session"]["audio"]["input"]["format"]["rate"] == RATE
         settings = {"language": "de", "prompt": "names"}
         audio = {"input": {"transcription": settings, "turn_detection": None}}
         client.send(
@@ -84,8 +82,8 @@ async def test_what_is_committed_is_transcribed_in_order():
         client.send(append(b"next"))
         client.send(COMMIT)
         events = [*await client.until(DONE), *await client.until(DONE)]
-        params = client.site.engine.speeches[0]
-    for event in (client.created, *events):
+        params = site.engine.speeches[0]
+    for event in (created, *events):
         assert EVENTS.validate_python(event).type == event["type"]
     committed = [event for event in events if event["type"] == "input_audio_buffer.committed"]
     first, second = (event["item_id"] for event in committed)
@@ -132,7 +130,7 @@ BAD = [
 
 async def test_what_is_not_supported_is_refused_by_name():
     """And the session goes on."""
-    async with session() as client:
+    async with session() as (client, _site, _created):
         for fields, parameter in BAD:
             is_event = "." in fields.get("type", "")
             update = {"type": "session.update", "session": {"type": "transcription", **fields}}
@@ -153,11 +151,11 @@ async def test_what_is_not_supported_is_refused_by_name():
 async def test_sounds_are_bounded_and_leave_nothing_behind():
     """In one session, in all of them together, and in number; what a session kept is free when it ends."""
     limits = {"max_bytes": 8, "max_bytes_of_all": 10, "max_waiting": 1}
-    async with session(SMALL, **limits) as client:
+    async with session(SMALL, **limits) as (client, site, _created):
         client.send(append(b"x" * 10))
         assert (await client.receive())["error"]["param"] == "audio"
         client.send(append(b"x" * 8))
-        async with connected(client.site.url, SMALL) as other:
+        async with connected(site.url, SMALL) as other:
             await other.receive()
             other.send(append(b"x" * 4))
             assert "all sessions" in (await other.receive())["error"]["message"]
@@ -169,7 +167,7 @@ async def test_sounds_are_bounded_and_leave_nothing_behind():
             other.send(append(b"y" * 8))  # the transcribed sound is not kept
             other.send({"type": "session.update", "session": {"type": "transcription"}})
             assert (await other.receive())["type"] == "session.updated"
-        engine = client.site.engine
+        engine = site.engine
         engine.hold()
         client.send(append(b"ab"))
         client.send(COMMIT)
@@ -183,7 +181,7 @@ async def test_sounds_are_bounded_and_leave_nothing_behind():
 
 async def test_a_failed_transcript_is_an_event_of_its_item():
     """Without what failed inside; the next sound is transcribed."""
-    async with session() as client:
+    async with session() as (client, _site, _created):
         client.send(append(b"\xff\xff"))  # no text: the fake fails
         client.send(COMMIT)
         failed = (await client.until("conversation.item.input_audio_transcription.failed"))[-1]
@@ -202,22 +200,22 @@ async def test_types_of_sessions_are_those_of_the_model():
             client.send(event)
             assert "takes no sounds" in (await client.receive())["error"]["message"]
     engine = Hearing()
-    async with session(engine=engine) as client:
-        assert client.created["session"]["type"] == "realtime"
+    async with session(engine=engine) as (client, site, created):
+        assert created["session"]["type"] == "realtime"
         client.send({"type": "session.update", "session": {"type": "transcription"}})
         updated = await client.receive()
         assert updated["session"]["object"] == "realtime.transcription_session"
         client.send(append(b"ab"))
         client.send({"type": "session.update", "session": {"type": "realtime"}})
         assert (await client.receive())["error"]["param"] == "session.type"
-    async with session("/v1/realtime?intent=transcription", engine) as client:
-        assert client.created["session"]["type"] == "transcription"
+    async with session("/v1/realtime?intent=transcription", engine) as (client, site, created):
+        assert created["session"]["type"] == "transcription"
 
 
 async def test_a_sound_is_an_item_of_a_conversation():
     """Its samples are in the item that is read, and count until it is deleted."""
     engine = FakeEngine(make_config(media=MediaConfig(max_items={"audio": 1})))
-    async with session(SMALL, engine, max_bytes=8) as client:
+    async with session(SMALL, engine, max_bytes=8) as (client, _site, _created):
         client.send(append(b"12345678"))
         client.send(COMMIT)
         item = (await client.until("conversation.item.done"))[-1]["item"]

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.web.realtime.sound_settings import SoundFields
+from weft.web.realtime.transcription_settings import SoundFields
 
 MaxTokens = int | Literal["inf"]
 

@@ -44,12 +44,12 @@ from weft.web.realtime.session_items import (
     without_sounds,
 )
 from weft.web.realtime.session_settings import Settings, check_transcription
-from weft.web.realtime.sound_settings import (
+from weft.web.realtime.sounds import SoundAccount, SoundBuffer, SoundRoom
+from weft.web.realtime.transcription_settings import (
     Transcription,
     changed_transcription,
     shown_sounds,
 )
-from weft.web.realtime.sounds import SoundAccount, SoundBuffer, SoundRoom
 from weft.web.realtime.transcriptions import Transcriptions
 from weft.web.responses.create import Creation
 from weft.web.responses.runs import Run

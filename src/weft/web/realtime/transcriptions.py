@@ -17,8 +17,8 @@ from weft.web.http.connections.socket_sessions import to_request
 from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.inference.call import ModelCall
-from weft.web.realtime.sound_settings import Transcription
 from weft.web.realtime.sounds import SoundAccount, wav_file
+from weft.web.realtime.transcription_settings import Transcription
 from weft.web.speech.answer import ChunkWriter
 from weft.web.speech.form import check_form, to_params, to_speech
 
