@@ -256,7 +256,7 @@ def test_a_second_signal_does_not_wait():
     [
         ({"enable_pprof": True}, "--enable-pprof is refused"),
         ({"refresh_prometheus_metrics_interval": "5s"}, "-interval is refused: gauges"),
-        ({"tls_cipher_suites": "A"}, "--tls-cipher-suites is refused: gRPC chooses"),
+        ({"tls_cipher_suites": "A"}, "--tls-cipher-suites is refused: OpenSSL chooses"),
         ({"tls_min_version": "VersionTLS13"}, "--tls-min-version VersionTLS13 is refused"),
         ({"metrics_cert_dir": "/c"}, "--metrics-cert-dir is refused: the metrics port"),
         ({"metrics_client_ca_file": "/c"}, "--metrics-client-ca-file is refused"),

@@ -37,19 +37,24 @@ def server_credentials(cert: Pem, key: Pem, client_ca: Pem | None = None) -> grp
     if client_ca is not None:
         authority = client_ca.read()
         _check_authority(client_ca)
-    _check_pair(cert, key)
+    server_context(cert, key)
     return grpc.ssl_server_credentials(
         [pair], root_certificates=authority, require_client_auth=authority is not None
     )
 
 
-def _check_pair(cert: Pem, key: Pem) -> None:
+def server_context(cert: Pem, key: Pem) -> ssl.SSLContext:
+    """Returns the context of a server without grpc's own TLS. Raises a `ConfigError` that names the flag at fault."""
+    cert.read()
+    key.read()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert.path, key.path)
+        context.load_cert_chain(cert.path, key.path)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
             f"{cert} and {key} are not a certificate and its key in PEM form"
         ) from error
+    return context
 
 
 def _check_authority(client_ca: Pem) -> None:

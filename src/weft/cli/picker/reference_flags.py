@@ -44,16 +44,14 @@ class ReferenceFlags:
     zap_time_encoding: Annotated[str | None, _idle(_NO_EFFECT + ".")] = None
     health_checking: Annotated[bool | None, _idle(_NO_EFFECT + ": health is always served.")] = None
     tls_min_version: Annotated[
-        str | None, _idle("VersionTLS12, which is what gRPC serves; others are refused.")
+        str | None, _idle("VersionTLS12: TLS 1.2 and 1.3 are served; others are refused.")
     ] = None
 
     enable_pprof: Annotated[bool, _off("there is no Go runtime to profile; use py-spy")] = False
     refresh_prometheus_metrics_interval: Annotated[
         str | None, _off("gauges are updated whenever the metrics are read")
     ] = None
-    tls_cipher_suites: Annotated[
-        str | None, _off("gRPC chooses them; set GRPC_SSL_CIPHER_SUITES in the environment")
-    ] = None
+    tls_cipher_suites: Annotated[str | None, _off("OpenSSL chooses them")] = None
     metrics_cert_dir: Annotated[str | None, _off(_METRICS_TLS)] = None
     metrics_client_ca_file: Annotated[str | None, _off(_METRICS_TLS)] = None
     total_queued_requests_metric: Annotated[str | None, _off(_SERIES)] = None
@@ -85,7 +83,7 @@ class ReferenceFlags:
                 )
         if self.tls_min_version not in {None, "1.2", "TLS1.2", "VersionTLS12"}:
             raise ConfigError(
-                f"--tls-min-version {self.tls_min_version} is refused: gRPC serves 1.2 and 1.3"
+                f"--tls-min-version {self.tls_min_version} is refused: TLS 1.2 and 1.3 are served"
             )
 
     def without_effect(self) -> Iterator[str]:

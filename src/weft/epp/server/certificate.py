@@ -1,16 +1,15 @@
 """The picker's TLS certificate: read from a directory and reloaded when it changes, or self-signed."""
 
 import logging
-import threading
+import ssl
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
-from weft.wire.tls import Pem, server_credentials
+from weft.wire.tls import Pem, server_context
 
 log = logging.getLogger("weft.epp")
 
@@ -18,22 +17,18 @@ _NAMES: Final = ("tls.crt", "tls.key")
 _VALID: Final = timedelta(days=3650)  # long, because a picker that runs on does not renew it
 
 
-def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
-    """Returns credentials with `tls.crt` and `tls.key`. Raises a `ConfigError` that names the flag if the two do not
-    match.
+def from_directory(path: Path, *, reloads: bool) -> ssl.SSLContext:
+    """Returns the TLS context with `tls.crt` and `tls.key`. Raises a `ConfigError` that names the flag if the two do
+    not match.
     """
     cert, key = (Pem("--cert-path", path / name) for name in _NAMES)
-    fixed = server_credentials(cert, key)
-    if not reloads:
-        return fixed
-    reader = _Reader(cert, key)
-    # The callback returns None if nothing has changed.
-    changed: Any = reader.changed  # the type stubs lack this return value
-    return grpc.dynamic_ssl_server_credentials(reader.read(), changed)
+    if reloads:
+        return _Reader(cert, key).first
+    return _for_grpc(server_context(cert, key))
 
 
-def self_signed(host: str) -> grpc.ServerCredentials:
-    """Returns credentials with a self-signed certificate, for gateways that require TLS and do not verify names."""
+def self_signed(host: str) -> ssl.SSLContext:
+    """Returns a TLS context with a self-signed certificate, for gateways that require TLS and do not verify names."""
     try:
         # Imported late: most pickers need no self-signed certificate, and the package is an extra.
         from cryptography import x509  # noqa: PLC0415
@@ -64,38 +59,44 @@ def self_signed(host: str) -> grpc.ServerCredentials:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return grpc.ssl_server_credentials([(pem, cert.public_bytes(serialization.Encoding.PEM))])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with (
+        tempfile.TemporaryDirectory() as private
+    ):  # readable by this user alone; a context reads files only
+        file = Path(private) / "pair.pem"
+        file.write_bytes(pem + cert.public_bytes(serialization.Encoding.PEM))
+        context.load_cert_chain(file)
+    return _for_grpc(context)
+
+
+def _for_grpc(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 class _Reader:
-    """Reads certificate and key again when their files have changed. gRPC calls it on its own threads."""
+    """Reads certificate and key again, at a handshake, if their files have changed."""
 
     def __init__(self, cert: Pem, key: Pem) -> None:
         self._cert, self._key = cert, key
-        self._lock = threading.Lock()
+        self.first = self._latest = _for_grpc(server_context(cert, key))
         self._seen = self._marks()
+        self.first.sni_callback = self._choose
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
-        """Reads certificate and key."""
-        pair = (self._key.read(), self._cert.read())
-        return grpc.ssl_server_certificate_configuration([pair])
-
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the new certificate and key if the files have changed and are valid; otherwise None."""
-        with self._lock:
-            try:
-                marks = self._marks()
-                if marks == self._seen:
-                    return None
+    def _choose(
+        self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        try:
+            marks = self._marks()
+            if marks != self._seen:
                 # While files are being replaced, certificate and key may not match.
-                server_credentials(self._cert, self._key)
-                found = self.read()
-            except (ConfigError, OSError) as error:
-                log.warning("the certificate is not read again yet: %s", error)
-                return None
-            self._seen = marks
-            log.info("the certificate was read again")
-            return found
+                self._latest = _for_grpc(server_context(self._cert, self._key))
+                self._seen = marks
+                log.info("the certificate was read again")
+        except (ConfigError, OSError) as error:
+            log.warning("the certificate is not read again yet: %s", error)
+        if self._latest is not self.first:
+            handshake.context = self._latest
 
     def _marks(self) -> tuple[tuple[int, int], ...]:
         stats = (pem.path.stat() for pem in (self._cert, self._key))

@@ -4,15 +4,14 @@ health checks alone.
 
 import asyncio
 import logging
+import ssl
 import time
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import Any, Final, NoReturn
 
 import grpc
 
-from weft.core.address import join_host_port
 from weft.core.aio.tasks import every
 from weft.core.observe.tracing import Tracer
 from weft.epp.decision.director import Director
@@ -24,12 +23,14 @@ from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.certificate import from_directory, self_signed
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import ALONE, PickerHealth, Standing
+from weft.epp.server.http2.gateway_connection import CallLimits
+from weft.epp.server.http2.grpc_server import GrpcServer
+from weft.epp.server.http2.rpc import Rpc
 from weft.epp.server.limits import Held
 from weft.epp.server.options import ServerOptions
 from weft.epp.server.streams.services import Explain, Services
 from weft.epp.server.streams.stream import Exchange, ProtocolError
 from weft.epp.server.streams.stream_metrics import WireMetrics
-from weft.wire.ports import ChannelArgs, bind, server_args
 
 log = logging.getLogger("weft.epp")
 
@@ -37,8 +38,6 @@ _HEALTH_INTERVAL_S: Final = 0.25
 # A gateway notices the changed health at its next check; until then it still sends requests.
 _QUIET_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class PickerServer:
         self._streams: set[_Stream] = set()
         self._last_start = 0.0
         self._is_stopping = False
-        self._servers: list[grpc.aio.Server] = []
+        self._servers: list[GrpcServer] = []
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -144,15 +143,14 @@ class PickerServer:
         self.health.start()
         options = self._options
         main, health = self._new_server(), self._new_server()
-        main.add_generic_rpc_handlers((self._handler(),))
-        place, tls = partial(join_host_port, options.host), _credentials(options)
+        main.add(self._handler())
         ports = Ports(
-            bind(main, place(options.grpc_port), tls, flag="--grpc-port"),
+            await main.start(options.host, options.grpc_port, _tls(options), flag="--grpc-port"),
             # Plain text even if TLS is on: kubelet's probes do not use TLS here.
-            bind(health, place(options.grpc_health_port), None, flag="--grpc-health-port"),
+            await health.start(
+                options.host, options.grpc_health_port, None, flag="--grpc-health-port"
+            ),
         )
-        for server in self._servers:
-            await server.start()
         self._watch = asyncio.create_task(
             every(_HEALTH_INTERVAL_S, self.health.refresh), name="weft-epp-health"
         )
@@ -193,28 +191,34 @@ class PickerServer:
         await asyncio.gather(*(server.stop(_STOP_GRACE_S) for server in servers))
         await self._services.reader.close()
 
-    def _new_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            options=_channel_args(self._options),
-            maximum_concurrent_rpcs=_max_calls(self._options),
+    def _new_server(self) -> GrpcServer:
+        options = self._options
+        server = GrpcServer(
+            CallLimits(
+                # Above the number of streams, so that further streams get a proper refusal.
+                max_calls=2 * options.limits.max_streams,
+                max_receive_bytes=options.max_receive_bytes,
+                max_send_bytes=options.max_send_bytes,
+                handshake_timeout_s=options.handshake_timeout_s,
+            )
         )
-        server.add_generic_rpc_handlers((self.health.handler(),))
+        server.add(self.health.handler())
         self._servers.append(server)
         return server
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
-        # Declared as "stream in, one out", although several messages are sent: then grpc writes the last one, which
-        # the handler returns, together with the end of the stream. With a gap between the two, Envoy drops response
-        # bytes that it has already sent to a processor that leaves (5 % of the bodies of fast model servers, measured
-        # with Envoy 1.40).
+        # Declared as "stream in, one out", although several messages are sent: then the server writes the last one,
+        # which the handler returns, together with the end of the stream. With a gap between the two, Envoy drops
+        # response bytes that it has already sent to a processor that leaves (5 % of the bodies of fast model servers,
+        # measured with Envoy 1.40).
         process = grpc.stream_unary_rpc_method_handler(
             self._process,
-            # Messages are encoded by this code: grpc encodes only the returned one.
+            # Messages are encoded by this code.
             request_deserializer=ext_proc.decode,
         )
         return grpc.method_handlers_generic_handler(ext_proc.SERVICE, {ext_proc.METHOD: process})
 
-    async def _process(self, _requests: object, context: Context) -> bytes:
+    async def _process(self, _requests: object, context: Rpc) -> bytes:
         """Handles the stream of one HTTP request. Every failure is caught here and becomes an answer."""
         task = asyncio.current_task()
         assert task is not None
@@ -238,10 +242,6 @@ class PickerServer:
         except grpc.aio.AbortError:
             code = grpc.StatusCode.CANCELLED  # `_run` aborts with no other status
             raise
-        except grpc.aio.InternalError as error:
-            # Nothing can be sent any more: the gateway has left, as it does when its client disconnects.
-            code = grpc.StatusCode.CANCELLED
-            raise asyncio.CancelledError from error
         except Exception:  # top of a stream: the error is logged
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
@@ -258,7 +258,7 @@ class PickerServer:
             self._metrics.followed(stream.response_s)
         self._metrics.ended(time.monotonic() - stream.started, code)
 
-    async def _run(self, stream: _Stream, context: Context) -> ProcessingResponse:
+    async def _run(self, stream: _Stream, context: Rpc) -> ProcessingResponse:
         """Answers each message of a stream; returns the last answer."""
         exchange = stream.exchange
         while True:
@@ -288,28 +288,13 @@ class PickerServer:
                 await context.write(ext_proc.encode(last))
 
 
-async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
+async def _abort(context: Rpc, code: grpc.StatusCode, message: str) -> NoReturn:
     await context.abort(code, message)
     raise AssertionError("abort() raises")
 
 
-def _max_calls(options: ServerOptions) -> int:
-    # Limit of calls: above the number of streams, so that further streams get a proper refusal.
-    return 2 * options.limits.max_streams
-
-
-def _channel_args(options: ServerOptions) -> ChannelArgs:
-    limits = server_args(
-        max_calls=_max_calls(options),
-        max_streams=_max_calls(options),  # all streams may come over a single connection
-        max_receive_bytes=options.max_receive_bytes,
-        handshake_timeout_s=options.handshake_timeout_s,
-    )
-    return [*limits, ("grpc.max_send_message_length", options.max_send_bytes)]
-
-
-def _credentials(options: ServerOptions) -> grpc.ServerCredentials | None:
-    """Returns the TLS credentials; None without TLS. Raises a `ConfigError` that names the flag."""
+def _tls(options: ServerOptions) -> ssl.SSLContext | None:
+    """Returns the TLS context; None without TLS. Raises a `ConfigError` that names the flag."""
     if options.cert_path is not None:
         return from_directory(options.cert_path, reloads=options.enable_cert_reload)
     return self_signed(options.host) if options.is_self_signed else None
