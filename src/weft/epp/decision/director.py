@@ -13,6 +13,7 @@ from weft.epp.decision.director_parts import Parts
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import FollowsTimes, FollowsUsage
 from weft.epp.decision.saturation import PoolRoom
+from weft.epp.decision.staleness import Staleness
 from weft.epp.decision.store_filter import storing
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, ResponseTimes, Ticket
@@ -42,6 +43,7 @@ class Director:
         self.objects = Objects()
         self.decisions = DecisionRing(options.num_recorded_decisions)
         self._tickets = OpenTickets(options.ticket_ttl_s)
+        self._staleness = Staleness(parts.pool, options.max_load_age_s)
         self._room = PoolRoom(parts.pool, parts.detector, clock)
         self._flow = self._open_flow(parts)
         self._evictor = None if self._flow is None else self._flow.evictor
@@ -296,7 +298,7 @@ class Director:
     def _note(self, cycle: Cycle, outcome: Schedule | Refused) -> None:
         duration_s = self._clock() - cycle.now if cycle.is_placed else 0.0
         self._telemetry.decided(cycle, outcome, duration_s)
-        stale = self._stale(cycle.candidates)
+        stale = self._staleness.among(cycle.candidates, self._clock())
         self.decisions.keep(cycle, outcome, duration_s=duration_s, stale=stale)
 
     def _update_gauges(self) -> None:
@@ -304,15 +306,11 @@ class Director:
         self._telemetry.pool(
             self._pool_name,
             self._pool.ready,
-            num_stale=len(self._stale(self._pool.ready)),
+            num_stale=len(self._staleness.among(self._pool.ready, self._clock())),
             detector=self._parts.detector_name,
             saturation=self._room.by_stage(),
             now=self._clock(),
         )
-
-    def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        now, max_age_s = self._clock(), self._options.max_load_age_s
-        return [endpoint for endpoint in endpoints if endpoint.is_stale(now, max_age_s)]
 
     def _wake(self) -> None:
         if self._flow is not None:

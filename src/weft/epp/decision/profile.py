@@ -85,11 +85,15 @@ class SchedulingProfile:
         for step in self.scorers:
             started = perf_counter()
             scores = step.plugin.score(cycle, run.scored)
-            weight = step.weight
-            for i, score in enumerate(scores):
-                # Written so that a NaN from a server's metrics counts as 0.
-                if score > 0.0:
-                    totals[i] += weight * min(1.0, score)
+            totals = _added(totals, scores, step.weight)
             step.timer.observe(perf_counter() - started)
-            run.scores.append((step.name, weight, scores))
+            run.scores.append((step.name, step.weight, scores))
         return totals
+
+
+def _added(totals: list[float], scores: Sequence[float], weight: float) -> list[float]:
+    """Returns the totals with the scores, limited to 1. A NaN from a server's metrics counts as 0."""
+    return [
+        total + (weight * score if score < 1.0 else weight) if score > 0.0 else total
+        for total, score in zip(totals, scores, strict=True)
+    ]

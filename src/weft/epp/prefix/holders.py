@@ -15,6 +15,8 @@ def by_endpoint(
 
     A request may have a thousand prompts, and a pool a thousand endpoints: callers first sum the amounts of equal sets.
     """
+    if not amounts:
+        return {}
     by_slot = {endpoint.slot: endpoint for endpoint in endpoints}
     found: dict[Endpoint, _Amount] = {}
     for holders, amount in amounts.items():

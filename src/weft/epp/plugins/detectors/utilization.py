@@ -56,10 +56,16 @@ class UtilizationDetector:
         if not endpoints:
             return 1.0
         total, num_known = 0.0, 0
+        oldest, depth = now - self._max_age_s, self._parameters.queue_depth_threshold
+        usage = self._parameters.kv_cache_util_threshold
+        # Without calls of methods: this runs for each request, and a pool may have a thousand endpoints
         for each in endpoints:
-            if not each.is_stale(now, self._max_age_s):
-                num_waiting = each.expected_waiting if counts_unseen else each.load.num_waiting
-                total += self._ratio(each, num_waiting)
+            loaded_at = each.loaded_at
+            if loaded_at is not None and loaded_at + each.rest_s >= oldest:
+                load = each.load
+                num_waiting = load.num_waiting + (len(each.unseen) if counts_unseen else 0)
+                queue, kv = num_waiting / depth, load.kv_usage / usage
+                total += max(queue, kv)
                 num_known += 1
         return total / num_known if num_known else 0.0
 

@@ -23,7 +23,8 @@ class QueueScorer(Plugin[NoParameters]):
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """Returns 1.0 for the shortest queue, 0.0 for the longest."""
-        return fewest_is_best([endpoint.expected_waiting for endpoint in candidates])
+        # As `expected_waiting`, without a call for each of a thousand endpoints
+        return fewest_is_best([each.load.num_waiting + len(each.unseen) for each in candidates])
 
 
 @plugin("running-requests-size-scorer", Kind.SCORER)
