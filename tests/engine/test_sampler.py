@@ -327,13 +327,15 @@ def plan_of(*sequences):
     return Plan(tuple(PlannedRows.of(s, s.num_tokens - 1, 1) for s in sequences))
 
 
+@pytest.mark.parametrize("narrowed", [{}, {"top_p": 0.9}, {"top_k": -1, "min_p": 0.1}])
 @pytest.mark.parametrize("output", [(), (5, 7, 2)])
-def test_a_plain_step_has_the_choices_of_its_rows(output):
+def test_a_plain_step_has_the_choices_of_its_rows(output, narrowed):
     """The choices made for the whole step are those that each sequence makes alone."""
     plain = [make_sequence(output, seed=seed, temperature=0.5 * seed) for seed in range(3)]
+    plain.append(make_sequence(output, seed=3, **narrowed))
     made = plain_choices(plain)
-    alone = Choices.of(range(3), list(map(next_choice, plain)))
-    for place in range(3):
+    alone = Choices.of(range(4), list(map(next_choice, plain)))
+    for place in range(4):
         assert msgspec.structs.asdict(made[place]) == msgspec.structs.asdict(alone[place])
     assert made.rows.tolist() == alone.rows.tolist()
 

@@ -66,6 +66,15 @@ def reads_output(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty)
 
 
+def narrowing(rows: Sequence[Choice | SamplingParams]) -> dict[str, Any]:
+    """Returns the fields of `Choices` that narrow the random choice of each row to likely tokens."""
+    return {
+        "min_p": _numbers([row.min_p for row in rows], 0.0, np.float64),
+        "top_k": _numbers([max(0, min(row.top_k, _MAX_TOP_K)) for row in rows], 0, np.int32),
+        "top_p": _numbers([row.top_p for row in rows], 1.0, np.float64),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Lists:
     """A list of numbers for each row; list i is `values[starts[i]:starts[i + 1]]`."""
@@ -202,9 +211,7 @@ class Choices:
             repetition_penalty=_numbers(by["repetition_penalty"], 1.0, np.float32),
             frequency_penalty=_numbers(by["frequency_penalty"], 0.0, np.float32),
             presence_penalty=_numbers(by["presence_penalty"], 0.0, np.float32),
-            min_p=_numbers(by["min_p"], 0.0, np.float64),
-            top_k=_numbers([max(0, min(k, _MAX_TOP_K)) for k in by["top_k"]], 0, np.int32),
-            top_p=_numbers(by["top_p"], 1.0, np.float64),
+            **narrowing(choices),
         )
 
 

@@ -13,7 +13,7 @@ from weft.compute.protocols.runner import FloatArray, IntArray, Memory
 from weft.compute.protocols.sampler import Choice
 from weft.core.values.kv_transfer import Resumption
 from weft.core.values.media import SpeechRules
-from weft.core.values.params import PARAMETERS
+from weft.core.values.params import PARAMETERS, WIDE
 from weft.core.values.pictures import PlacedItem
 from weft.core.values.types import (
     FinishReason,
@@ -32,12 +32,18 @@ _SEED_MASK = (1 << 64) - 1
 # Subtracted from the numbers of resumed sequences, which therefore come before all new ones.
 BEFORE_NEW = 1 << 48
 
-# Sampling parameters that change a row of logits, or need its logprobs: all except the temperature.
+# Sampling parameters that change a row of logits, or need its logprobs: all except those of the random choice.
 _changes = attrgetter(
-    *(name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"),
+    *(
+        name
+        for name in Choice.__struct_fields__
+        if name in PARAMETERS and name != "temperature" and name not in WIDE
+    ),
     *("allowed_token_ids", "logit_bias", "logprobs", "min_tokens"),
 )
 _NO_CHANGES = _changes(SamplingParams())
+_narrowing = attrgetter(*WIDE)
+_NO_NARROWING = _narrowing(SamplingParams())
 
 
 @dataclass(slots=True, eq=False)
@@ -121,9 +127,9 @@ class Sequence:
     rope: tuple[IntArray, int] | None = None
     sees_items_whole: bool = False  # True if all rows of a picture attend to each other
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
-    # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
-    # alone, without logprobs and from the first token on, whether the model's output for rows before the last is read,
-    # and whether there is more than tokens to compute with.
+    # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows, without logprobs
+    # and from the first token on, whether fewer tokens than all may be drawn, whether the model's output for rows
+    # before the last is read, and whether there is more than tokens to compute with.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)
@@ -131,6 +137,7 @@ class Sequence:
     end_token_ids: frozenset[int] = field(init=False)
     speech_rules: SpeechRules | None = field(init=False)  # of a transcript
     is_plain: bool = field(init=False)
+    is_narrowed: bool = field(init=False)
     reads_prompt_rows: bool = field(init=False)
     has_extras: bool = field(init=False)  # embeddings, pictures, a pair of texts or an adapter
 
@@ -160,6 +167,7 @@ class Sequence:
         self.speech_rules = request.items[0].rules if request.items else None
         has_rules = bool(request.bad_token_ids) or self.speech_rules is not None
         self.is_plain = not has_rules and bool(_changes(params) == _NO_CHANGES)
+        self.is_narrowed = bool(_narrowing(params) != _NO_NARROWING)
         self.reads_prompt_rows = request.pooling is not None or params.prompt_logprobs is not None
         extras = (request.prompt_embeds, request.items, request.token_type_ids, request.lora_id)
         self.has_extras = any(extras)

@@ -5,11 +5,12 @@ not depend on batching, chunking, preemption or masks. The mixing function is th
 """
 
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 
 import numpy as np
 
 from weft.compute.protocols.masks import Words
-from weft.compute.protocols.sampler import Choice, Choices, reads_output, reads_seen
+from weft.compute.protocols.sampler import Choice, Choices, narrowing, reads_output, reads_seen
 from weft.core.values.params import PARAMETERS
 from weft.engine.scheduling.sequence import Sequence
 
@@ -18,6 +19,7 @@ _NUMBERS = tuple(
     name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
 )
 
+_is_narrowed = attrgetter("is_narrowed")
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of SplitMix64
 _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -46,7 +48,8 @@ def to_choice(
     params = sequence.params
     position = sequence.num_output_tokens + len(drafted)
     forbidden_ends = early_ends(sequence, position)
-    if sequence.is_plain and mask is None and forced_token_id is None and not forbidden_ends:
+    is_plain = sequence.is_plain and not sequence.is_narrowed
+    if is_plain and mask is None and forced_token_id is None and not forbidden_ends:
         return Choice(temperature=sequence.temperature, key=_plain_key(sequence, position))
     return Choice(
         mask=mask,
@@ -67,10 +70,12 @@ def plain_choices(sequences: Seq[Sequence]) -> Choices:
     """Returns the next choices of plain sequences with one row each, equal to those of `to_choice`."""
     temperatures = [sequence.temperature for sequence in sequences]
     keys = [_plain_key(sequence, sequence.num_output_tokens) for sequence in sequences]
+    is_narrowed = any(map(_is_narrowed, sequences))
     return Choices(
         rows=np.arange(len(sequences), dtype=np.int32),
         temperatures=np.array(temperatures, np.float64),
         keys=np.array(keys, np.uint64),
+        **(narrowing([sequence.params for sequence in sequences]) if is_narrowed else {}),
     )
 
 
