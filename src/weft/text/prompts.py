@@ -27,6 +27,7 @@ from weft.text.prompt_embeds import check_part, check_together, read_array
 from weft.text.tokenizer import Tokenizer
 
 _SIDES = ("left", "right")
+_USUAL_KWARGS = {"add_special_tokens"}
 _KEYS = frozenset(
     {"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt", DATA, UUIDS, KWARGS}
 )
@@ -185,6 +186,8 @@ def read_tokenization(
     """Reads the caller's tokenization options, from `tokenization_kwargs` and from the parameters."""
     if not kwargs:
         return Tokenization(True, num_by_params, None)
+    if kwargs.keys() == _USUAL_KWARGS and type(kwargs["add_special_tokens"]) is bool:
+        return Tokenization(kwargs["add_special_tokens"], num_by_params, None)
     rest = dict(kwargs)
     add_special_tokens = rest.pop("add_special_tokens", True)
     side = rest.pop("truncation_side", None)

@@ -99,13 +99,13 @@ class AnswerFormat:
     """
 
     turn: Turn
-    reasoning: ReasoningFamily | None
-    tool: ToolFamily | None
-    is_open: bool | None
-    end_markers: tuple[str, ...]
-    first_id: int | None
-    has_short_ids: bool
-    tools: Sequence[Mapping[str, Any]]
+    reasoning: ReasoningFamily | None = None
+    tool: ToolFamily | None = None
+    is_open: bool | None = None
+    end_markers: tuple[str, ...] = ()
+    first_id: int | None = None
+    has_short_ids: bool = False
+    tools: Sequence[Mapping[str, Any]] = ()
 
     def make_call_id(self) -> str:
         """An id for a call without one, in a form that the template accepts in later turns."""
@@ -144,9 +144,9 @@ class AnswerFormat:
 
     def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
         """Returns the reasoning arguments of `generate`: where a constraint begins, and the text that ends a budget."""
-        if params.structured_outputs is None and params.thinking_token_budget is None:
-            return {}
         if self.reasoning is None:
+            return {}
+        if params.structured_outputs is None and params.thinking_token_budget is None:
             return {}
         return {
             "reasoning_ended": self.is_open is not True,
@@ -161,15 +161,21 @@ class Families:
     With `needs_special_tokens` their markers are special tokens, which texts usually omit.
     """
 
-    reasoning: ReasoningFamily | None
-    tool: ToolFamily | None
-    calling: ToolFamily | None
-    needs_special_tokens: bool
+    reasoning: ReasoningFamily | None = None
+    tool: ToolFamily | None = None
+    calling: ToolFamily | None = None
+    needs_special_tokens: bool = False
+
+
+# Of a turn without tools at a server without parsers.
+_NO_FAMILIES = Families()
 
 
 def choose_families(served: Served, turn: Turn, params: SamplingParams) -> Families:
     """Returns the families of a turn; `params` hold the constraint on forced calls."""
     name = served.options.reasoning_parser
+    if name is None and served.options.tool_call_parser is None and not turn.tools:
+        return _NO_FAMILIES
     reasoning = None
     if name is not None:
         reasoning = REASONING_PARSERS[name].with_template(_source(served, turn))
@@ -185,6 +191,8 @@ def choose_format(
     served: Served, turn: Turn, prompt: str, params: SamplingParams, families: Families
 ) -> AnswerFormat:
     """The format of the answers to a rendered prompt; `params` hold the constraints."""
+    if families is _NO_FAMILIES:
+        return AnswerFormat(turn=turn)
     reasoning, tool, calling = families.reasoning, families.tool, families.calling
     is_open = None
     if reasoning is not None:

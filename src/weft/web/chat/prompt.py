@@ -23,6 +23,8 @@ from weft.web.chat.turn import Turn
 from weft.web.served import Served
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_PLAIN_ROLES = ("system", "user", "assistant")
+_PLAIN_KEYS = {"role", "content"}
 _EMBEDS_KEYS = {"type", "data"}
 _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
@@ -157,8 +159,20 @@ def template_messages(
     messages: Sequence[Mapping[str, Any]], template: str
 ) -> list[Mapping[str, Any]]:
     """The checked messages, in the words that the template knows."""
+    if all(map(_is_plain, messages)):
+        return list(messages)
     check_messages(messages)
     return [_readable(message, template) for message in messages]
+
+
+def _is_plain(message: object) -> bool:
+    """True for a message with a text and a role that every template knows: it is passed as it is."""
+    return (
+        isinstance(message, Mapping)
+        and message.keys() == _PLAIN_KEYS
+        and message["role"] in _PLAIN_ROLES
+        and isinstance(message["content"], str)
+    )
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
