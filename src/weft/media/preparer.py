@@ -7,10 +7,11 @@ from typing import Any
 
 from weft.core.aio.tasks import in_place
 from weft.core.errors import BadRequest
-from weft.core.values.media import FIELD, TENSORS, WORDS, Media, MediaItem, Modality
+from weft.core.values.media import FIELD, WORDS, Media, MediaItem, Modality
 from weft.core.values.pictures import ItemsConfig, PreparedItem, Spectrograms
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaSources, check_prepared
+from weft.media.picture_tensors import read_tensors
 from weft.media.prepared_cache import PreparedCache
 from weft.media.processors.item_processor import ItemProcessor
 from weft.media.processors.picture_processor import PictureProcessor
@@ -28,7 +29,7 @@ class MediaPreparer:
 
     def __init__(self, config: ItemsConfig, encode: Encode) -> None:
         sources = MediaSources.of(config.domains, config.directory)
-        self._limits = sources.limits
+        self._config, self._limits = config, sources.limits
         self._fetcher = MediaFetcher(sources)
         self._processors = _processors(config, encode)
         self._cache = PreparedCache(config.prepared_bytes)
@@ -40,9 +41,7 @@ class MediaPreparer:
         different salts have different hashes.
         """
         if media.tensors:
-            raise BadRequest(
-                TENSORS, f"{TENSORS}: this engine accepts media as files, not as tensors"
-            )
+            return await asyncio.to_thread(read_tensors, media.tensors, self._config, salt)
         for item in media.items:
             if item.modality not in self._processors:
                 accepted = ", ".join(self._processors)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import BadRequest
-from weft.core.values.media import Modality
+from weft.core.values.media import TENSORS, Modality
 from weft.core.values.pictures import PlacedItem, PreparedItem
 from weft.text.tokenizer import Tokenizer
 
@@ -20,6 +20,8 @@ def place_items(
 
     Items of a modality are in the order of their anchors. Raises `BadRequest` unless there is one anchor for each item.
     """
+    if items and items[0].span is not None:
+        return token_ids, [_placed(item, token_ids) for item in items]
     left = {
         anchor: _items_of(modality, anchor, token_ids, items)
         for modality, anchor in anchors.items()
@@ -39,6 +41,31 @@ def place_items(
         placed.append(_append(whole, item, tokenizer))
     _join(whole, token_ids[done:], tokenizer)
     return whole, placed
+
+
+def _placed(item: PreparedItem, token_ids: list[int]) -> PlacedItem:
+    """Returns an item whose tokens are in the prompt; raises `BadRequest` unless those of its rows are in one run."""
+    assert item.span is not None
+    start, length, token_id = item.span
+    inside = token_ids[start : start + length]
+    first = inside.index(token_id) if token_id in inside else 0
+    run = inside[first : first + item.num_rows]
+    if inside.count(token_id) != item.num_rows or run != [token_id] * item.num_rows:
+        raise BadRequest(
+            TENSORS,
+            f"{TENSORS}: the placeholder at token {start} must have {item.num_rows} tokens {token_id} in a row, one "
+            "for each row of the picture",
+        )
+    return PlacedItem(
+        start=start,
+        num_tokens=length,
+        modality=item.modality,
+        hash=item.hash,
+        runs=[(first, item.num_rows)],
+        tiles=[],
+        patches=item.patches,
+        grids=item.grids,
+    )
 
 
 def _is_framed(item: PreparedItem, before: list[int], after: list[int]) -> bool:

@@ -99,7 +99,8 @@ class InputProcessor:
         if given.media is not None and self._items is not None and not self._is_pooling:
             salt = media_salt(options.media_owner, given.cache_salt)
             items = await self._items.prepare(given.media, salt)
-            given = msgspec.structs.replace(given, media=None)
+            if not given.media.tensors:
+                given = msgspec.structs.replace(given, media=None)
         read = partial(self._read, given, params, options, arrived_at, items)
         num_chars, num_ids = size_of(given)
         # There may be hundreds of bad words, each in two spellings.
@@ -190,13 +191,15 @@ class InputProcessor:
         if prepared or prompt.media is not None:
             self._check_media(prompt, params, how, prepared)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
+        if prompt.media is not None:
+            check_placeholders(prompt.media.tensors, token_ids)
         items: list[PlacedItem] = []
         if self._items_config is not None:
             anchors = self._items_config.anchors
             token_ids, items = place_items(token_ids, prepared, anchors, self._tokenizer)
         validate_prompt(token_ids, self._limits)
-        if self._media is not None or prompt.media is not None:
-            self._check_media_tokens(token_ids, prompt)
+        if self._media is not None and self._items_config is None:
+            check_anchors(token_ids, prompt.media, self._media)
         if embeds:
             _check_beside_embeds(params, items)
         resolved = resolve_params(params, len(token_ids), self._limits)
@@ -221,7 +224,7 @@ class InputProcessor:
             bad_token_ids=self._bad_token_ids(resolved) if bad_words else [],
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
-            media=prompt.media,
+            media=None if items else prompt.media,
             items=items,
         )
 
@@ -237,13 +240,6 @@ class InputProcessor:
         if prompt.media is not None:
             check_tensors(prompt.media.tensors)
             _check_beside_media(params, how, are_items=bool(prompt.media.items))
-
-    def _check_media_tokens(self, token_ids: list[int], prompt: Prompt) -> None:
-        """Checks the tokens of media that the engine prepares itself."""
-        if prompt.media is not None:
-            check_placeholders(prompt.media.tensors, token_ids)
-        if self._media is not None and self._items_config is None:
-            check_anchors(token_ids, prompt.media, self._media)
 
     def _reasoning(
         self, params: SamplingParams, options: RequestOptions, token_ids: list[int]

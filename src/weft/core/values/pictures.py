@@ -193,6 +193,9 @@ class Tile(msgspec.Struct, frozen=True):
     time_step: float = 1.0
 
 
+Grid = tuple[int, int, int]  # frames, rows and columns of patches
+
+
 class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item in the form that the engine takes. `hash` identifies its content and its processing.
 
@@ -200,6 +203,10 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     are the tokens among them that take rows of the vision tower's output, in order: pairs of the first token's index
     and the number of tokens. A picture or video has `tiles`; a sound has `columns` of a spectrogram, as in
     `PlacedItem`.
+
+    A picture that came as a processor's tensors has `patches` instead, which are float32 numbers in this machine's byte
+    order, and the `grids` of these. Its tokens are in the prompt already: `span` has the first one's position, their
+    number, and the token that takes a row.
     """
 
     modality: Modality
@@ -209,6 +216,9 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     tiles: list[Tile] = []
     columns: bytes = b""
     frame: tuple[int, int] | None = None
+    patches: bytes = b""
+    grids: list[Grid] = []
+    span: tuple[int, int, int] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -219,15 +229,15 @@ class PreparedItem(msgspec.Struct, frozen=True, kw_only=True):
     def num_bytes(self) -> int:
         """Memory of the item in bytes, without small objects."""
         pixels = sum(len(tile.pixels) for tile in self.tiles)
-        return pixels + len(self.columns) + 8 * len(self.token_ids)
+        return pixels + len(self.columns) + len(self.patches) + 8 * len(self.token_ids)
 
 
 class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A media item at the prompt tokens `start` to `start + num_tokens`; `runs` are counted from `start`.
 
-    A picture or video has `tiles`. A sound has `columns` of a spectrogram, [columns, mels], which are float32 numbers
-    in this machine's byte order. A sound that all tokens attend to has no runs, and covers every token that may come;
-    `rules` limit the tokens of a transcript.
+    A picture or video has `tiles`, or `patches` and `grids` as in `PreparedItem`. A sound has `columns` of a
+    spectrogram, [columns, mels], which are float32 numbers in this machine's byte order. A sound that all tokens attend
+    to has no runs, and covers every token that may come; `rules` limit the tokens of a transcript.
     """
 
     start: int
@@ -238,6 +248,8 @@ class PlacedItem(msgspec.Struct, frozen=True, kw_only=True):
     tiles: list[Tile]
     columns: bytes = b""
     rules: SpeechRules | None = None
+    patches: bytes = b""
+    grids: list[Grid] = []
 
     @property
     def end(self) -> int:

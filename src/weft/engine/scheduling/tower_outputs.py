@@ -163,17 +163,22 @@ def place_items(sequences: list[Sequence], config: TowerConfig) -> None:
     request, rope = sequences[0].request, None
     if config.has_rope_sections and not isinstance(config.settings, Spectrograms):
         merge = config.settings.pixels.merge_size
-        grids = [
-            PlacedGrid(
-                item.start + first, grid_of(tile, config.pixels(item.modality)), tile.time_step
-            )
-            for item in request.items
-            for (first, _), tile in zip(item.runs, item.tiles, strict=True)
-        ]
+        grids = [grid for item in request.items for grid in _placed_grids(item, config)]
         rope = rope_positions(len(request.prompt_token_ids), grids, merge)
     for sequence in sequences:
         sequence.rope = rope
         sequence.sees_items_whole = config.sees_both_ways
+
+
+def _placed_grids(item: PlacedItem, config: ItemsConfig) -> list[PlacedGrid]:
+    starts = [item.start + first for first, _ in item.runs]
+    if item.grids:
+        return [PlacedGrid(*one) for one in zip(starts, item.grids, strict=True)]
+    pixels = config.pixels(item.modality)
+    return [
+        PlacedGrid(start, grid_of(tile, pixels), tile.time_step)
+        for start, tile in zip(starts, item.tiles, strict=True)
+    ]
 
 
 def _whole(items: list[PlacedItem], start: int, end: int) -> int:

@@ -81,6 +81,10 @@ def _compute(runner: TowerRunner, output: ItemOutput, config: ItemsConfig) -> Fl
 
 def _inputs(item: PlacedItem, config: ItemsConfig) -> TowerInputs:
     settings = config.settings
+    if item.patches:
+        patches = np.frombuffer(item.patches, np.float32)
+        num_patches = sum(frames * rows * columns for frames, rows, columns in item.grids)
+        return TowerInputs(patches.reshape(num_patches, -1), item.grids)
     if not isinstance(settings, Spectrograms):
         return TowerInputs(*to_patches(item.tiles, config.pixels(item.modality)))
     columns = np.frombuffer(item.columns, np.float32).reshape(-1, settings.num_mels)
