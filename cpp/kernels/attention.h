@@ -175,7 +175,7 @@ protected:
     }
 
     // The first of the keys that a row at `position` sees, and the end of those that a token's row sees.
-    int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
+    int first_key_of(int position) const { return first_key(task, position); }
     int end_key_of(int token) const {
         if (task.ends != nullptr) return task.ends[row_of(token)] + 1;
         const int position = position_of(token);

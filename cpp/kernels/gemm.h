@@ -35,7 +35,7 @@ inline void add_adapters(const GemmTask& task, int panel, int first_row, int row
 }
 
 inline Lanes join_gate(const GemmTask& task, Lanes gate, Lanes up) {
-    if (task.swiglu_limit == 0.0F) return mul(activate(task.activation, gate), up);
+    if (task.swiglu_limit == 0.0F) return mul(activate(task, gate), up);
     const Lanes most = splat(task.swiglu_limit);
     gate = min(most, gate);
     up = min(most, max(splat(-task.swiglu_limit), up));
@@ -57,7 +57,7 @@ inline void finish_all(const GemmTask& task, int panel, int first_row, int rows,
     for (int m = 0; m < rows; m++)
         for (int j = 0; j < kPanelColumns; j += kLanes)
             E::store_activation(out + (first_row + m) * task.out_stride + j,
-                                activate(task.activation, load(y + m * kPanelColumns + j)));
+                                activate(task, load(y + m * kPanelColumns + j)));
 }
 
 inline void finish_logits(const GemmTask& task, int panel, int first_row, int rows, float* y) {

@@ -24,11 +24,19 @@ constexpr int kLanes = 16;         // floats handled together; tokens of a KV ti
 constexpr int kPanelColumns = 32;  // output rows of a weight panel
 
 enum class Element { kBfloat16, kFloat32 };
-enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh, kReluSquared };
+enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh, kReluSquared, kXielu };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
-enum class QkNorm { kNone, kHead, kFull, kHeadAfterRope };
+enum class QkNorm { kNone, kHead, kFull, kHeadAfterRope, kHeadLayer };
 // Stages of an attention task. Threads that share a task finish a stage before they begin the next.
 enum class AttentionStage { kWhole, kScore, kWeigh, kCombine };
+
+// Learned numbers of the activation xIELU: positive * x^2 + linear * x for positive x, and
+// negative * (exp(x) - 1 - x) + linear * x for others.
+struct Xielu {
+    float positive = 0;
+    float negative = 0;
+    float linear = 0;
+};
 
 constexpr int kMostTilesPerTurn = 8;  // maximum number of tiles of keys or values per turn
 
@@ -60,6 +68,7 @@ struct GemmTask {
     // Limit of gate and up for kActivate, combined as in gpt-oss; 0: use `activation`.
     float swiglu_limit;
     float swiglu_alpha;
+    Xielu xielu;
     int columns;
     float divisor;
     float cap;  // 0: none
@@ -161,8 +170,10 @@ struct AttentionTask {
     int group;  // number of query heads per KV head
     int head_dim;
     int padded_dim;
-    // A row sees its own key, `before` keys before and `after` keys after it, and none from `end` on.
+    // A row sees its own key, `before` keys before and `after` keys after it, and none from `end` on; and only those of
+    // its chunk, if positions are divided into chunks.
     int before;
+    int chunk;  // number of positions; 0: none
     int after;
     int end;
     float scale;
@@ -214,6 +225,13 @@ inline int round_up(int value, int multiple) { return (value + multiple - 1) / m
 
 // Number of tokens of one sequence in an attention task of up to `rows` rows.
 inline int attention_tokens(int rows, int group) { return group >= rows ? 1 : rows / group; }
+
+// The first of the keys that a row at `position` sees.
+static inline int first_key(const AttentionTask& task, int position) {
+    const int first = position > task.before ? position - task.before : 0;
+    const int chunk = task.chunk == 0 ? 0 : position / task.chunk * task.chunk;
+    return first > chunk ? first : chunk;
+}
 
 // Keys of this many tiles, beginning at a multiple of it, are weighted together; the bits of results depend on it.
 constexpr int kTilesPerBlock = 32;

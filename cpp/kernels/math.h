@@ -68,7 +68,8 @@ inline Lanes erf(Lanes x) {
     return div(mul(x, p), q);
 }
 
-inline Lanes activate(Activation activation, Lanes x) {
+inline Lanes activate(const GemmTask& task, Lanes x) {
+    const Activation activation = task.activation;
     if (activation == Activation::kSilu) return div(x, add(splat(1.0F), exp(negate(x))));
     if (activation == Activation::kRelu) return max(splat(0.0F), x);
     if (activation == Activation::kReluSquared) {
@@ -79,6 +80,13 @@ inline Lanes activate(Activation activation, Lanes x) {
         return mul(mul(x, splat(0.5F)), add(splat(1.0F), erf(mul(x, splat(0.70710678F)))));
     if (activation == Activation::kTanh)
         return sub(mul(logistic(mul(x, splat(2.0F))), splat(2.0F)), splat(1.0F));
+    if (activation == Activation::kXielu) {
+        const Lanes positive = max(splat(0.0F), x);
+        const Lanes negative = min(splat(0.0F), x);
+        const Lanes curve = mul(sub(sub(exp(negative), splat(1.0F)), negative), splat(task.xielu.negative));
+        const Lanes square = mul(mul(positive, positive), splat(task.xielu.positive));
+        return add(mul(x, splat(task.xielu.linear)), add(square, curve));
+    }
     // 0.5 x (1 + tanh(u)) is x times the logistic function of 2u.
     const Lanes cubic = mul(mul(x, x), mul(x, splat(0.044715F)));
     const Lanes twice = mul(add(x, cubic), splat(2 * 0.7978845608F));

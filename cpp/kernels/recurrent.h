@@ -44,6 +44,7 @@ inline void multiply_by_gate(const GatedNormTask& task) {
 void gated_norm(const GatedNormTask& task) {
     const int size = task.size / task.num_groups;
     if (task.is_gated_first) multiply_by_gate(task);
+    if (task.weight == nullptr) return;
     for (int group = 0; group < task.num_groups; group++) {
         float* __restrict row = task.row + static_cast<std::ptrdiff_t>(group) * size;
         const float* __restrict weight = task.weight + group * task.weight_stride;

@@ -19,7 +19,7 @@ struct ChannelsTask {
 struct GatedNormTask {
     float* row;
     const float* gate;
-    const float* weight;
+    const float* weight;  // null: there is no norm, and the gate counts as first
     int size;
     int num_groups;
     // Floats between the weights of successive groups; 0: all groups share them.

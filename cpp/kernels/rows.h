@@ -35,10 +35,22 @@ inline void norm_each_head(const HeadsTask& task, float* x, int num_heads, const
     }
 }
 
+// Each head has weights of its own.
+inline void layer_norm_each_head(const HeadsTask& task, float* x, int num_heads, const float* weight) {
+    for (int head = 0; head < num_heads; head++) {
+        float* p = x + head * task.padded_dim;
+        const NormVectors by{weight + head * task.padded_dim, nullptr};
+        const LayerNorm norm = LayerNorm::of(p, task.head_dim, task.padded_dim, task.eps);
+        for (int i = 0; i < task.padded_dim; i += kLanes) store(p + i, norm.at(p, i, task.head_dim, by));
+    }
+}
+
 inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const float* weight) {
     if (task.norm == QkNorm::kFull) {
         const int padded = num_heads * task.padded_dim;
         scale_row(x, padded, inverse_rms(x, num_heads * task.head_dim, padded, task.eps), weight);
+    } else if (task.norm == QkNorm::kHeadLayer) {
+        layer_norm_each_head(task, x, num_heads, weight);
     } else if (task.norm != QkNorm::kNone) {
         norm_each_head(task, x, num_heads, weight);
     }

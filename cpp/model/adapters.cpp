@@ -58,6 +58,7 @@ AdapterBytes adapter_bytes(const ModelSpec& spec) {
     for (const LayerSpec& layer : spec.layers) {  // experts are left out
         const LayerShapes shapes = layer_shapes(spec, layer);
         elements[0] += shapes.o.adapter_elements() + shapes.down.adapter_elements() + shapes.q_b.adapter_elements();
+        elements[0] += shapes.beside_in.adapter_elements() + shapes.beside_out.adapter_elements();
         elements[spec.is_gated ? 1 : 0] += shapes.up.adapter_elements();
         elements[shapes.num_made - 1] += shapes.qkv.adapter_elements() + shapes.unrounded.adapter_elements();
     }

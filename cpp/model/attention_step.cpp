@@ -1,5 +1,6 @@
 // Attention of a layer in a step: rows are written to the cache, and then read by all rows that see them.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -99,7 +100,7 @@ void Step::write_heads(int index, int row) {
     task.num_kv_heads = heads.kv_count;
     task.head_dim = heads.dim;
     task.padded_dim = heads.padded_dim();
-    task.norm = spec_.qk_norm;
+    task.norm = layer.has_qk_norm ? spec_.qk_norm : QkNorm::kNone;
     task.norms_values = spec_.has_value_norm;
     task.q_norm = weights.q_norm.vectors().weight;
     task.k_norm = weights.k_norm.vectors().weight;
@@ -109,6 +110,7 @@ void Step::write_heads(int index, int row) {
         task.cosine = rotations(*layer.rope, row);
         task.sine = task.cosine + task.half;
     }
+    if (layer.temperature_interval > 0) heat(layer, batch_.positions[at], task.qkv);
     task.query = model_.space_.query.rows().row(row);
     if (!layer.kv_layer) {
         const int slot = plan_.slots[at];
@@ -118,6 +120,13 @@ void Step::write_heads(int index, int row) {
         task.lane = slot % kLanes;
     }
     (spec_.has_int8_cache ? model_.kernels_.int8_heads : model_.kernels_.heads)(task);
+}
+
+// Multiplies a row's queries by the factor of its position. They have no norm, and a rotation changes no factor.
+void Step::heat(const LayerSpec& layer, int position, float* queries) const {
+    const float intervals = std::floor((static_cast<float>(position) + 1.0F) / static_cast<float>(layer.temperature_interval));
+    const float factor = std::log1p(intervals) * layer.temperature_slope + 1.0F;
+    for (int i = 0; i < spec_.heads_of(layer).query_size(); i++) queries[i] *= factor;
 }
 
 // Gathers a tile of a sequence from the tiles that contain its slots.
@@ -221,6 +230,7 @@ AttentionTask Step::attention_task(int index, const AttentionTasks& tasks, int n
         task.last_head = 1;
     }
     task.before = layer.window ? *layer.window - 1 : std::numeric_limits<int>::max();
+    task.chunk = layer.chunk;
     task.after = spec_.is_causal ? 0 : task.before;
     task.end = piece.end;
     task.scale = attention_scale_;

@@ -35,7 +35,9 @@ int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, const Hea
 }
 
 int visible_tiles(const LayerSpec& layer, int num_tiles) {
-    return layer.window ? std::min(num_tiles, (*layer.window - 1) / kLanes + 2) : num_tiles;
+    const auto among = [num_tiles](int keys) { return std::min(num_tiles, (keys - 1) / kLanes + 2); };
+    const int in_chunk = layer.chunk > 0 ? among(layer.chunk) : num_tiles;
+    return layer.window ? std::min(in_chunk, among(*layer.window)) : in_chunk;
 }
 
 }  // namespace weft

@@ -72,6 +72,7 @@ void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, co
         std::memcpy(taken.row(place), x.row(rows_[static_cast<std::size_t>(place)]),
                     static_cast<std::size_t>(parts_.spec.padded_hidden() * x.element_bytes));
     });
+    if (experts.weighs_inputs) weigh_inputs();
     multiply(weights.expert_up, taken, parts_.spec.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
     multiply(weights.expert_down, inner, Finish::kStore, parts_.space.results.rows());
     for_each_row(rows, [&](int row) { add_up(experts, weights, row, out.floats(row)); });
@@ -99,7 +100,7 @@ void ExpertStep::route(const ExpertsSpec& experts, const LayerWeights& weights, 
     choices_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.per_token));
     for_each_row(rows, [&](int row) {
         float* logits = parts_.space.logits.rows().floats(row);
-        if (experts.is_sigmoid) choose_by_scores(experts, weights.router_correction, logits, row);
+        if (experts.is_sigmoid || experts.has_correction) choose_by_scores(experts, weights.router_correction, logits, row);
         else choose_by_logits(experts, logits, row);
         if (experts.has_norms) scale(experts, weights.router_scales, row);
     });
@@ -140,22 +141,54 @@ void ExpertStep::choose_by_logits(const ExpertsSpec& experts, const float* logit
         one->weight = std::exp(logits[one->expert] - largest) / sum * experts.scale;
 }
 
+// Multiplies the inputs of experts by their weights, which are 1 from then on.
+void ExpertStep::weigh_inputs() {
+    const RowsAt& taken = parts_.space.taken.rows();
+    const bool is_float = taken.element_bytes == sizeof(float);
+    for_each_row(static_cast<int>(choices_.size()), [&](int at) {
+        Choice& one = choices_[static_cast<std::size_t>(at)];
+        for (int i = 0; i < parts_.spec.padded_hidden(); i++) {
+            if (is_float) {
+                taken.floats(one.place)[i] *= one.weight;
+            } else {
+                auto& bits = reinterpret_cast<std::uint16_t*>(taken.row(one.place))[i];
+                bits = narrow_bfloat16(widen_bfloat16(bits) * one.weight);
+            }
+        }
+        one.weight = 1.0F;
+    });
+}
+
+// Replaces logits by scores: by logistic functions, or by a softmax over all experts.
+void ExpertStep::make_scores(const ExpertsSpec& experts, float* logits) {
+    if (experts.is_sigmoid) {
+        for (int i = 0; i < experts.count; i++) logits[i] = 1.0F / (1.0F + std::exp(-logits[i]));
+        return;
+    }
+    const float largest = *std::max_element(logits, logits + experts.count);
+    float sum = 0.0F;
+    for (int i = 0; i < experts.count; i++) {
+        logits[i] = std::exp(logits[i] - largest);
+        sum += logits[i];
+    }
+    for (int i = 0; i < experts.count; i++) logits[i] /= sum;
+}
+
 // Replaces logits by scores in place.
 void ExpertStep::choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits,
                                   int row) {
     Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
     Choice* const end = choices + experts.per_token;
-    std::vector<float> keys(correction);
-    for (int i = 0; i < experts.count; i++) {
-        logits[i] = 1.0F / (1.0F + std::exp(-logits[i]));
-        keys[static_cast<std::size_t>(i)] += logits[i];
-    }
+    std::vector<float> keys(logits, logits + experts.count);
+    make_scores(experts, logits);
+    for (std::size_t i = 0; i < correction.size(); i++) keys[i] = logits[i] + correction[i];
     leave_best_groups(experts, keys);
     choose(experts, keys.data(), choices);
     float sum = 0.0F;
     for (const Choice* one = choices; one < end; one++) sum += logits[one->expert];
+    const float divisor = experts.is_sigmoid ? sum + experts.epsilon : std::max(sum, experts.epsilon);
     for (Choice* one = choices; one < end; one++)
-        one->weight = (experts.is_normalized ? logits[one->expert] / (sum + experts.epsilon) : logits[one->expert]) * experts.scale;
+        one->weight = (experts.is_normalized ? logits[one->expert] / divisor : logits[one->expert]) * experts.scale;
 }
 
 // Multiplies the weights of a row's experts by the experts' own factors.

@@ -71,6 +71,8 @@ private:
     template <class Work>
     void for_each_row(int rows, const Work& work);
     void route(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows);
+    void weigh_inputs();
+    static void make_scores(const ExpertsSpec& experts, float* logits);
     static float choose(const ExpertsSpec& experts, const float* keys, Choice* choices);
     void choose_by_logits(const ExpertsSpec& experts, const float* logits, int row);
     void choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits, int row);

@@ -32,4 +32,10 @@ void Weights::place_expert_norms(const std::string& prefix, LayerWeights& layer,
     place_norm(prefix + "expert_norm_after", layer.expert_norm_after);
 }
 
+void Weights::place_xielu(const std::string& prefix, LayerWeights& layer) {
+    place_vector(prefix + "xielu_positive", layer.xielu[0], 1);
+    place_vector(prefix + "xielu_negative", layer.xielu[1], 1);
+    place_vector(prefix + "xielu_linear", layer.xielu[2], 1);
+}
+
 }  // namespace weft

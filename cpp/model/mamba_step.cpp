@@ -30,8 +30,9 @@ void RecurrentStep::scan(const Layer& layer, const MambaSpec& mamba, const Scan&
 
 GatedNormTask RecurrentStep::norm(const Layer& layer, const MambaSpec& mamba, int row) const {
     const int size = mamba.inner_size();
-    return {parts_.convolved.floats(row), layer.wide.floats(row), layer.weights.recurrent.output_scale.data(), size,
-            mamba.num_groups, size / mamba.num_groups, true, parts_.spec.norm_eps};
+    const float* scale = mamba.is_normed ? layer.weights.recurrent.output_scale.data() : nullptr;
+    return {parts_.convolved.floats(row), layer.wide.floats(row), scale, size, mamba.num_groups, size / mamba.num_groups,
+            mamba.is_gated_first || !mamba.is_normed, parts_.spec.norm_eps};
 }
 
 }  // namespace weft

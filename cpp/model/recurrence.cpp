@@ -32,7 +32,8 @@ RecurrentSizes sizes_of(const MambaSpec& mamba) {
     sizes.first_channel = inner;
     sizes.conv_size = channels;
     sizes.conv_width = mamba.conv_width;
-    sizes.inner_size = sizes.num_scales = inner;
+    sizes.inner_size = inner;
+    sizes.num_scales = mamba.is_normed ? inner : 0;
     sizes.num_skips = mamba.num_heads;
     sizes.head_state = static_cast<std::ptrdiff_t>(mamba.state_dim) * mamba.head_dim;
     return sizes;

@@ -19,6 +19,8 @@ struct MambaSpec {
     int conv_width = 0;
     float min_step = 0;
     float max_step = 0;
+    bool is_normed = true;  // False: outputs are only multiplied by the gate
+    bool is_gated_first = true;  // False: outputs are normed before they are multiplied by the gate
 
     int inner_size() const { return num_heads * head_dim; }
 };
@@ -53,7 +55,7 @@ struct RecurrentSizes {
     // First column of the heads' outputs in a row of channels; they replace some of its values.
     int first_output;
     int inner_size;  // size of the outputs of all heads
-    // Weights that scale the outputs: one for each element, or one for each element of a head.
+    // Weights that scale the outputs: one for each element, one for each element of a head, or none.
     int num_scales;
     int num_skips;  // weights that bypass the state; 0: none
     std::ptrdiff_t head_state;  // floats of state per head

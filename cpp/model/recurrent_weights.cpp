@@ -47,6 +47,16 @@ Products products_of(const DeltaSpec& delta) {
 
 }  // namespace
 
+// Places attention, and what a layer has instead of it or beside it.
+void Weights::place_mixing(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec,
+                           const LayerShapes& shapes) {
+    layer.beside_in = matrix_of(shapes.beside_in);
+    layer.beside_out = matrix_of(shapes.beside_out);
+    if (spec.recurrence) place_recurrence(prefix, layer, spec);
+    if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
+    if (spec.has_attention()) place_attention(prefix, layer, spec, shapes);
+}
+
 void Weights::place_convolution(const std::string& prefix, LayerWeights& layer, int width) {
     const int hidden = spec_.hidden_size;
     const int dim = spec_.head_dim;
@@ -60,22 +70,25 @@ void Weights::place_channels(const std::string& prefix, LayerWeights& layer, int
     vectors_.insert({prefix + "conv.bias", {&layer.conv_bias, channels, channels, channels}});
 }
 
-void Weights::place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec) {
+void Weights::place_recurrence(const std::string& prefix, LayerWeights& layer, const LayerSpec& of_layer) {
+    const RecurrentSpec& spec = *of_layer.recurrence;
+    Matrix& first = of_layer.is_beside ? layer.beside_in : layer.qkv;
+    Matrix& last = of_layer.is_beside ? layer.beside_out : layer.o;
     const int hidden = spec_.hidden_size;
     const int dim = spec_.head_dim;
     const RecurrentSizes of = sizes(spec);
     const Products products = std::visit([](const auto& kind) { return products_of(kind); }, spec);
-    for (const auto& [matrix, parts] : {std::pair{&layer.qkv, &products.made}, {&layer.unrounded, &products.unrounded}})
+    for (const auto& [matrix, parts] : {std::pair{&first, &products.made}, {&layer.unrounded, &products.unrounded}})
         for (const Part& part : *parts)
             place_matrix(prefix + part.name,
                          {matrix, part.first_column, part.rows, hidden,
                           part.runs.empty() ? Order::kPlain : Order::kRuns, dim, false, true, part.runs});
-    place_matrix(prefix + products.out, {&layer.o, 0, hidden, of.inner_size, Order::kPlain, dim});
+    place_matrix(prefix + products.out, {&last, 0, hidden, of.inner_size, Order::kPlain, dim});
     place_channels(prefix, layer, of.conv_width, of.conv_size);
     RecurrentWeights& vectors = layer.recurrent;
     place_vector(prefix + "a_log", vectors.a_log, of.num_heads);
     place_vector(prefix + "step_bias", vectors.step_bias, of.num_heads);
-    place_vector(prefix + "output_scale", vectors.output_scale, of.num_scales);
+    if (of.num_scales > 0) place_vector(prefix + "output_scale", vectors.output_scale, of.num_scales);
     if (of.num_skips > 0) place_vector(prefix + "skip", vectors.skip, of.num_skips);
 }
 

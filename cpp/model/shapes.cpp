@@ -33,7 +33,12 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
     if (layer.conv_width > 0 || layer.kv_layer) shapes.num_made = 1;
     if (layer.recurrence) {
         const RecurrentSizes recurrence = sizes(*layer.recurrence);
-        shapes.num_made = static_cast<std::size_t>(recurrence.num_matrices);
+        if (layer.is_beside) {
+            shapes.beside_in = {hidden, round_up(recurrence.made, kPanelColumns), is_int8};
+            shapes.beside_out = {recurrence.padded_inner(), hidden, is_int8};
+        } else {
+            shapes.num_made = static_cast<std::size_t>(recurrence.num_matrices);
+        }
         if (recurrence.unrounded > 0) shapes.unrounded = {hidden, round_up(recurrence.unrounded, kPanelColumns), false};
     }
     if (const std::optional<LatentSpec>& latent = spec.latent) {

@@ -47,14 +47,32 @@ void check_experts(const ModelSpec& spec, const ExpertsSpec& experts) {
     need(widest * experts.count <= std::numeric_limits<int>::max(), "experts: count", "small enough for their size");
     check_groups_of(spec, experts.up_groups);
     check_groups_of(spec, experts.down_groups);
+    need(!experts.has_norms || !experts.weighs_inputs, "experts: weighs_inputs", "false where has_norms is true");
     need(!experts.has_norms || (spec.norm == Norm::kRms && experts.shared_size > 0 && !experts.weighs_shared()),
          "experts: has_norms", "false unless the norm is rms and there is a shared expert of weight 1");
+}
+
+// Checks layers with a recurrence beside attention, and layers without an MLP.
+void check_parts(const ModelSpec& spec, const LayerSpec& layer) {
+    const bool is_plain = spec.is_causal && spec.norm_placement == NormPlacement::kBefore && !spec.latent &&
+                          spec.num_cross_keys == 0 && spec.per_layer_size == 0;
+    need(!layer.is_beside || (is_plain && layer.recurrence), "layers: is_beside",
+         "false unless for a recurrence of a decoder with norms before");
+    need(layer.has_mlp || is_plain, "layers: has_mlp", "true unless for a decoder with norms before");
+    need(layer.has_mlp || !layer.experts, "layers: has_mlp", "true where there are experts");
 }
 
 void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     const int num_ropes = static_cast<int>(spec.ropes.size());
     if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
     if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
+    check_size(layer.chunk, "layers: chunk", 0);
+    need(layer.chunk == 0 || spec.is_causal, "layers: chunk", "0 where the model is not causal");
+    check_size(layer.temperature_interval, "layers: temperature_interval", 0);
+    need(layer.temperature_interval == 0 ||
+             (!spec.latent && (spec.qk_norm == QkNorm::kNone || !layer.has_qk_norm)),
+         "layers: temperature_interval", "0 where attention is latent or queries have a norm");
+    check_parts(spec, layer);
     for (const std::optional<GroupFormat>& groups :
          {layer.qkv_groups, layer.q_b_groups, layer.o_groups, layer.up_groups, layer.down_groups})
         check_groups_of(spec, groups);
@@ -94,7 +112,7 @@ void check_heads(const ModelSpec& spec, std::size_t index) {
 void check_layers(const ModelSpec& spec) {
     check_size(spec.per_layer_size, "per_layer_size", 0);
     const bool is_plain = spec.is_causal && !spec.latent && !spec.has_output_gate && spec.num_cross_keys == 0 &&
-                          spec.qk_norm != QkNorm::kFull && !spec.joins_hidden && !spec.is_parallel();
+                          !spec.has_whole_qk_norm() && !spec.joins_hidden && !spec.is_parallel();
     need(is_plain || spec.has_like_heads(), "layers: num_kv_heads, head_dim and kv_layer",
          "those of the model unless for a decoder with plain attention");
     need(is_plain || (spec.per_layer_size == 0 && !spec.has_layer_scales && !spec.has_value_norm),
@@ -107,7 +125,7 @@ void check_layers(const ModelSpec& spec) {
 void check_sizes(const ModelSpec& spec) {
     check_size(spec.vocab_size, "vocab_size");
     check_size(spec.hidden_size, "hidden_size");
-    check_size(spec.intermediate_size, "intermediate_size");
+    check_size(spec.intermediate_size, "intermediate_size", 0);
     check_size(spec.num_heads, "num_heads");
     check_size(spec.num_kv_heads, "num_kv_heads");
     check_size(spec.head_dim, "head_dim");
@@ -157,7 +175,6 @@ void check_convolutions(const ModelSpec& spec) {
 void check_recurrence(const ModelSpec& spec, const LayerSpec& layer) {
     if (!layer.recurrence) return;
     need(spec.is_causal, "layers: recurrence", "none where the model is not causal");
-    need(spec.num_attentions() > 0, "layers: recurrence", "none in a layer at least");
     need(layer.conv_width == 0, "layers: conv_width", "0 where there is a recurrence");
     check(*layer.recurrence);
 }
@@ -258,19 +275,19 @@ int ModelSpec::qkv_size(const LayerSpec& layer) const {
 }
 
 int ModelSpec::parts_size(const LayerSpec& layer) const {
-    if (layer.recurrence) return sizes(*layer.recurrence).made;
+    if (layer.recurrence && !layer.is_beside) return sizes(*layer.recurrence).made;
     return layer.conv_width > 0 ? 3 * hidden_size : qkv_size(layer);
 }
 
 int ModelSpec::mixed_size(const LayerSpec& layer) const {
-    if (layer.recurrence) return sizes(*layer.recurrence).padded_inner();
+    if (layer.recurrence) return first_mixed(layer) + sizes(*layer.recurrence).padded_inner();
     return layer.conv_width > 0 ? padded_hidden() : heads_of(layer).query_size();
 }
 
 int ModelSpec::most_made() const {
     int most = 0;
     for (const LayerSpec& layer : layers)
-        most = std::max(most, layer.recurrence ? sizes(*layer.recurrence).row_size() : parts_size(layer));
+        most = std::max({most, parts_size(layer), layer.recurrence ? sizes(*layer.recurrence).row_size() : 0});
     return most;
 }
 
@@ -282,7 +299,10 @@ int ModelSpec::most_mixed() const {
 
 int ModelSpec::most_out_depth() const {
     int most = 0;
-    for (const LayerSpec& layer : layers) most = std::max(most, out_depth(layer));
+    for (const LayerSpec& layer : layers) {
+        most = std::max(most, out_depth(layer));
+        if (layer.is_beside) most = std::max(most, sizes(*layer.recurrence).padded_inner());
+    }
     return most;
 }
 

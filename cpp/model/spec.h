@@ -28,6 +28,7 @@ enum class NormPlacement { kBefore, kAfter, kBoth, kSum, kParallel };
 // Or an expert's score is the logistic function of its logit, and the experts with the highest sums of score and a
 // learned correction are chosen: from `groups_per_token` of `num_groups` groups, those with the largest sums of their
 // best two. Weights come from the scores without the correction. With logits, groups are ranked by their best one.
+// With `has_correction` and no logistic functions, scores are a softmax over all experts.
 struct ExpertsSpec {
     int count = 0;
     int per_token = 0;
@@ -39,10 +40,13 @@ struct ExpertsSpec {
     // True: the weights of a row's chosen experts sum to 1; False: those of all experts do.
     bool is_normalized = false;
     bool is_sigmoid = false;
+    bool has_correction = false;
+    bool weighs_inputs = false;  // a weight multiplies the expert's input, not its result
     int num_groups = 1;
     int groups_per_token = 1;
     float scale = 1;  // factor of the weights
-    float epsilon = 1e-20F;  // added to the sum of scores before the division that normalizes them
+    // Added to the sum of logistic functions before the division that normalizes them; the least divisor of a softmax.
+    float epsilon = 1e-20F;
     // Router and experts read the hidden state by norms of their own; results are normed before they are added to those
     // of the shared expert, and each expert has a factor of its weights.
     bool has_norms = false;
@@ -81,7 +85,12 @@ struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     // Number of keys that a row sees, itself included: on either side, or before it if causal.
     std::optional<int> window;
+    int chunk = 0;  // positions are divided into chunks of this many, and a row sees only its own; 0: no chunks
+    // Queries are multiplied by 1 + slope * log(1 + floor((position + 1) / interval)); 0: they are not.
+    int temperature_interval = 0;
+    float temperature_slope = 0;
     bool has_attention_norm = true;  // may be False if the norms come before
+    bool has_qk_norm = true;  // False: queries and keys have no norm, whatever the model says
     // Sizes that differ from the model's; 0: they do not.
     int num_kv_heads = 0;
     int head_dim = 0;
@@ -89,6 +98,9 @@ struct LayerSpec {
     std::optional<int> kv_layer;  // index of the earlier layer whose keys and values the rows see
     int conv_width = 0;  // width of the short convolution that replaces attention; 0: none
     std::optional<RecurrentSpec> recurrence;  // replaces attention
+    // The recurrence does not replace attention: both read the same rows, and both results are added.
+    bool is_beside = false;
+    bool has_mlp = true;  // False: the layer ends after its attention or what replaces it
     // Formats of matrices with scales per group; others have the model's format.
     std::optional<GroupFormat> qkv_groups;  // or of the first product of a layer without attention
     std::optional<GroupFormat> q_b_groups;  // of the matrix from a vector of low rank to queries
@@ -98,7 +110,8 @@ struct LayerSpec {
     // Instead of the MLP, whose fields then describe the shared expert.
     std::optional<ExpertsSpec> experts;
 
-    bool has_attention() const { return conv_width == 0 && !recurrence; }
+    bool has_attention() const { return conv_width == 0 && (!recurrence || is_beside); }
+    bool has_second_part() const { return has_mlp || experts; }
     bool stores_kv() const { return has_attention() && !kv_layer; }
 };
 
@@ -137,6 +150,7 @@ struct ModelSpec {
     bool has_embed_norm = false;
     float norm_eps = 0;
     QkNorm qk_norm = QkNorm::kNone;
+    bool has_qk_weights = true;  // False: norms of queries and keys have no weights
     bool is_gated = true;
     Activation activation = Activation::kSilu;
     float attention_scale = 0;     // 0: 1 / sqrt(head_dim)
@@ -190,6 +204,7 @@ struct ModelSpec {
     // Size of the MLP or shared expert that all rows of a layer use; 0: none.
     int mlp_size(const LayerSpec& layer) const {
         if (layer.experts) return layer.experts->shared_size;
+        if (!layer.has_mlp) return 0;
         return layer.intermediate_size > 0 ? layer.intermediate_size : intermediate_size;
     }
     // Sizes of the heads of layers without sizes of their own, and of a layer.
@@ -226,7 +241,14 @@ struct ModelSpec {
     // it that the next product reads.
     int parts_size(const LayerSpec& layer) const;
     int mixed_size(const LayerSpec& layer) const;
-    int out_depth(const LayerSpec& layer) const { return layer.has_attention() && latent ? output_size() : mixed_size(layer); }
+    // Of the recurrence: the first of its elements in such a row.
+    int first_mixed(const LayerSpec& layer) const { return layer.is_beside ? heads_of(layer).query_size() : 0; }
+    int out_depth(const LayerSpec& layer) const {
+        if (layer.is_beside) return first_mixed(layer);
+        return layer.has_attention() && latent ? output_size() : mixed_size(layer);
+    }
+    // True if all heads have a norm with weights of their own, or with other heads.
+    bool has_whole_qk_norm() const { return qk_norm == QkNorm::kFull || qk_norm == QkNorm::kHeadLayer; }
     int most_made() const;  // maximum over all layers: columns of all products of a layer's input
     int most_mixed() const;
     int most_out_depth() const;

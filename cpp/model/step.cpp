@@ -119,12 +119,19 @@ void Step::layer(int index) {
     const auto at = static_cast<std::size_t>(index);
     const LayerWeights& weights = model_.weights_.layers[at];
     const bool is_last = index + 1 == end_layer();
-    linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
-    lap(Part::kLinear);
     const LayerSpec& of_layer = spec_.layers[at];
-    const bool goes_on = of_layer.recurrence       ? recurrence(index, is_last)
-                         : of_layer.conv_width > 0 ? convolution(index, is_last)
-                                                   : attention(index, is_last);
+    const auto multiply = [&](const Matrix& matrix) {
+        linear(matrix, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
+        lap(Part::kLinear);
+    };
+    if (of_layer.is_beside) {
+        multiply(weights.beside_in);
+        recurrence(index, is_last);
+    }
+    multiply(weights.qkv);
+    const bool goes_on = of_layer.has_attention() ? attention(index, is_last)
+                         : of_layer.recurrence    ? recurrence(index, is_last)
+                                                  : convolution(index, is_last);
     if (!goes_on) return;
     if (spec_.num_cross_keys > 0) cross(index);
     if (is_last && !batch_.wants_hidden) {
@@ -161,9 +168,15 @@ bool Step::recurrence(int index, bool is_last) {
         linear(weights.unrounded, model_.space_.normed.rows(), all_.count, Finish::kStore, made);
         lap(Part::kLinear);
     }
-    recurrence_.run(spec, weights, wide, all_.attended, model_.slots_of(index), goes_on);
+    recurrence_.run(spec, weights, wide, mixed_by_recurrence(index, all_.attended), model_.slots_of(index), goes_on);
     lap(Part::kAttention);
     return goes_on;
+}
+
+// The part of rows for the next product that the layer's recurrence makes.
+RowsAt Step::mixed_by_recurrence(int index, const RowsAt& rows) const {
+    const int first = spec_.first_mixed(spec_.layers[static_cast<std::size_t>(index)]);
+    return {rows.first + static_cast<std::ptrdiff_t>(first) * rows.element_bytes, rows.stride, rows.element_bytes};
 }
 
 // Keeps only the wanted rows after the attention of the last layer.
@@ -181,51 +194,79 @@ void Step::pick_adapters() {
     adapters_.take(std::move(picked));
 }
 
-// The part of a layer after attention: o, the MLP, and the norms around them.
-void Step::finish_layer(int index, const LayerRows& rows) {
-    ThreadPool& pool = model_.pool_;
-    const auto at = static_cast<std::size_t>(index);
-    const Weights& weights = model_.weights_;
-    const LayerWeights& layer = weights.layers[at];
-    const RowsAt& normed = model_.space_.normed.rows();
+// Adds the last product to the rows, with norms around the sum; without `adds` only the norms are computed.
+void Step::add_rows(const LayerRows& rows, const Norms& norms, bool adds) {
     const RowsAt& wide = model_.space_.wide.rows();
-    const RowsAt& inner = model_.space_.inner.rows();
-    const int at_once = rows_at_once(pool, rows.count, model_.kernels_.pieces);
-    const auto add_rows = [&](const Norms& norms, bool adds = true) {
-        pool.share(rows.count, at_once, [&](int, int begin, int end) {
-            for (int row = begin; row < end; row++) residual(rows.hidden, row, adds ? wide.floats(row) : nullptr, norms);
-        });
-    };
+    const int at_once = rows_at_once(model_.pool_, rows.count, model_.kernels_.pieces);
+    model_.pool_.share(rows.count, at_once, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) residual(rows.hidden, row, adds ? wide.floats(row) : nullptr, norms);
+    });
+}
+
+// The last products of attention and of a recurrence beside it; the first of two is added to the rows.
+void Step::add_mixed(int index, const LayerRows& rows) {
+    const auto at = static_cast<std::size_t>(index);
+    const LayerSpec& of_layer = spec_.layers[at];
+    const LayerWeights& layer = model_.weights_.layers[at];
+    const RowsAt& wide = model_.space_.wide.rows();
     RowsAt attended = rows.attended;
     if (spec_.latent) {
         latent_.leave(layer, attended, rows.count);
         attended = model_.space_.latent.by_head.rows();
     }
     linear(spec_.num_cross_keys > 0 ? layer.cross_o : layer.o, attended, rows.count, Finish::kStore, wide);
+    if (!of_layer.is_beside) return;
+    add_rows(rows, {none_, none_, none_, true});
+    linear(layer.beside_out, mixed_by_recurrence(index, rows.attended), rows.count, Finish::kStore, wide);
+}
+
+// The part of a layer after attention: o, the MLP, and the norms around them.
+void Step::finish_layer(int index, const LayerRows& rows) {
+    const auto at = static_cast<std::size_t>(index);
+    const LayerWeights& layer = model_.weights_.layers[at];
+    const LayerSpec& of_layer = spec_.layers[at];
+    const RowsAt& normed = model_.space_.normed.rows();
+    const RowsAt& inner = model_.space_.inner.rows();
+    add_mixed(index, rows);
     if (spec_.is_parallel()) {
-        add_rows({none_, none_, layer.mlp_norm_before}, false);
-        add_rows({none_, none_, none_, true});
-    } else {
-        add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
+        add_rows(rows, {none_, none_, layer.mlp_norm_before}, false);
+        add_rows(rows, {none_, none_, none_, true});
+    } else if (of_layer.has_second_part()) {
+        add_rows(rows, {layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
     }
     if (!batch_.deep_embeds.empty()) add_deep(index);
-    const LayerSpec& of_layer = spec_.layers[at];
     if (spec_.mlp_size(of_layer) > 0) {
+        set_xielu(layer);
         linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
-        linear(layer.down, inner, rows.count, Finish::kStore, wide);
+        linear(layer.down, inner, rows.count, Finish::kStore, model_.space_.wide.rows());
     }
     if (of_layer.experts) add_experts(index, rows);
+    leave_layer(index, rows);
+}
+
+// Adds the layer's last product to the rows, and computes the input of the next product.
+void Step::leave_layer(int index, const LayerRows& rows) {
+    const auto at = static_cast<std::size_t>(index);
+    const Weights& weights = model_.weights_;
+    const LayerWeights& layer = weights.layers[at];
     const float whole = spec_.has_layer_scales ? layer.scale.front() : 1.0F;
     const bool has_input = spec_.per_layer_size > 0;
     if (has_input) {
-        add_rows({layer.mlp_norm_after, layer.mlp_norm_sum, none_});
+        add_rows(rows, {layer.mlp_norm_after, layer.mlp_norm_sum, none_});
         add_input(index, rows);
     }
     const NormWeights& after = has_input ? layer.input_norm : layer.mlp_norm_after;
     const NormWeights& sum = has_input ? none_ : layer.mlp_norm_sum;
-    if (index + 1 < end_layer()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before, false, whole});
-    else if (spec_.has_head) add_rows({after, sum, weights.norm, false, whole});
-    else add_rows({after, spec_.has_norm_of_sum() || at + 1 < spec_.layers.size() ? sum : weights.norm, none_, true, whole});
+    if (index + 1 < end_layer()) add_rows(rows, {after, sum, weights.layers[at + 1].attention_norm_before, false, whole});
+    else if (spec_.has_head) add_rows(rows, {after, sum, weights.norm, false, whole});
+    else add_rows(rows, {after, spec_.has_norm_of_sum() || at + 1 < spec_.layers.size() ? sum : weights.norm, none_, true, whole});
+}
+
+void Step::set_xielu(const LayerWeights& layer) {
+    if (spec_.activation != Activation::kXielu) return;
+    const auto positive = [](float x) { return std::log1p(std::exp(x)); };
+    const float linear = layer.xielu[2].front();
+    xielu_ = {positive(layer.xielu[0].front()), linear + positive(layer.xielu[1].front()), linear};
 }
 
 // Adds the rows that come with the batch for this layer's output. The MLP reads hidden states no more: they have
@@ -255,6 +296,7 @@ void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish
     task.activation = spec_.activation;
     task.swiglu_limit = spec_.swiglu_limit;
     task.swiglu_alpha = spec_.swiglu_alpha;
+    task.xielu = xielu_;
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;

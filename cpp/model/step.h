@@ -35,7 +35,9 @@ private:
     bool attention(int index, bool is_last);
     bool convolution(int index, bool is_last);
     bool recurrence(int index, bool is_last);
+    RowsAt mixed_by_recurrence(int index, const RowsAt& rows) const;
     void write_heads(int index, int row);
+    void heat(const LayerSpec& layer, int position, float* queries) const;
     void write_latent(int index, int row, bool has_kept, bool has_queries);
     void make_queries(int index);
     void gather(int index, int tile);
@@ -46,6 +48,8 @@ private:
     void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
+    void add_mixed(int index, const LayerRows& rows);
+    void set_xielu(const LayerWeights& layer);
     void add_deep(int index);
     void make_inputs();
     void add_input(int index, const LayerRows& rows);
@@ -63,6 +67,8 @@ private:
         float whole = 1;
     };
     void residual(const RowsAt& hidden, int row, const float* added, const Norms& norms);
+    void add_rows(const LayerRows& rows, const Norms& norms, bool adds = true);
+    void leave_layer(int index, const LayerRows& rows);
     void head();
     void give_states();
     void lap(Part part);
@@ -95,6 +101,7 @@ private:
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};
     const NormWeights none_;
+    Xielu xielu_{};  // of the layer that is computed
     Clock::time_point since_;
 };
 

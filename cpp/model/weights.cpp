@@ -59,7 +59,7 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
                bytes(shapes.unrounded) + bytes(shapes.cross_q) + bytes(shapes.cross_o) + bytes(shapes.input_gate) +
-               bytes(shapes.input_down);
+               bytes(shapes.input_down) + bytes(shapes.beside_in) + bytes(shapes.beside_out);
         sum += shapes.num_latent_heads * (bytes(shapes.head_key) + bytes(shapes.head_value));
         if (shapes.num_experts == 0) continue;
         sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
@@ -161,6 +161,7 @@ void Weights::visit_vectors(const Visit& visit) {
              {&recurrent.step_bias, &recurrent.a_log, &recurrent.skip, &recurrent.output_scale})
             visit(*vector);
         visit(layer.router_correction);
+        for (std::vector<float>& vector : layer.xielu) visit(vector);
         visit(layer.router_norm);
         visit(layer.router_scales);
         visit(layer.scale);
@@ -229,14 +230,13 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     layer.up = matrix_of(shapes.up);
     layer.down = matrix_of(shapes.down);
     layer.unrounded = matrix_of(shapes.unrounded);
-    if (spec.recurrence) place_recurrence(prefix, layer, *spec.recurrence);
-    else if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
-    else place_attention(prefix, layer, spec, shapes);
+    place_mixing(prefix, layer, spec, shapes);
     if (spec_.num_cross_keys > 0) place_cross(prefix, layer, shapes);
     if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     if (spec_.per_layer_size > 0) place_input(prefix, layer, shapes);
     if (spec_.has_layer_scales) place_vector(prefix + "scale", layer.scale, 1);
+    if (spec_.activation == Activation::kXielu && spec_.mlp_size(spec) > 0) place_xielu(prefix, layer);
     place_norms(prefix, layer, spec);
 }
 
@@ -249,8 +249,8 @@ void Weights::place_attention(const std::string& prefix, LayerWeights& layer, co
     const int value_dim = s.latent ? s.value_dim() : dim;
     place_matrix(prefix + "o", {&layer.o, 0, s.hidden_size, s.num_heads * value_dim, Order::kPlain, value_dim, true});
     if (s.has_sinks) place_vector(prefix + "sinks", layer.sinks, s.num_heads);
-    if (s.qk_norm == QkNorm::kNone) return;
-    const bool is_full = s.qk_norm == QkNorm::kFull;
+    if (s.qk_norm == QkNorm::kNone || !s.has_qk_weights || !spec.has_qk_norm) return;
+    const bool is_full = s.has_whole_qk_norm();
     place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1, dim);
     if (!spec.kv_layer) place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1, dim);
 }
@@ -318,7 +318,7 @@ void Weights::place_experts(const std::string& prefix, LayerWeights& layer, cons
     const int dim = spec_.head_dim;
     layer.router = matrix_of(shapes.router);
     place_matrix(prefix + "router", {&layer.router, 0, experts.count, hidden, Order::kPlain, dim, false, false});
-    if (experts.is_sigmoid) place_vector(prefix + "router_correction", layer.router_correction, experts.count);
+    if (experts.has_correction) place_vector(prefix + "router_correction", layer.router_correction, experts.count);
     if (experts.has_norms) place_expert_norms(prefix, layer, experts);
     if (experts.weighs_shared())
         place_matrix(prefix + "shared_gate", {&layer.router, experts.count, 1, hidden, Order::kPlain, dim, false, false});
@@ -336,7 +336,7 @@ void Weights::place_norms(const std::string& prefix, LayerWeights& layer, const 
     const ModelSpec& s = spec_;
     if (s.has_norm_before()) {
         if (spec.has_attention_norm) place_norm(prefix + "attention_norm_before", layer.attention_norm_before);
-        place_norm(prefix + "mlp_norm_before", layer.mlp_norm_before);
+        if (spec.has_second_part()) place_norm(prefix + "mlp_norm_before", layer.mlp_norm_before);
     }
     if (s.has_norm_after()) {
         place_norm(prefix + "attention_norm_after", layer.attention_norm_after);

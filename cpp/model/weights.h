@@ -44,6 +44,8 @@ struct LayerWeights {
     std::vector<Matrix> head_keys;  // by head: from its part of a query to the latent space
     std::vector<Matrix> head_values;  // by head: from the latent space to its value
     Matrix o;  // or the last product of a layer without attention
+    Matrix beside_in;  // first and last product of a recurrence beside attention
+    Matrix beside_out;
     Matrix cross_q;  // of the attention to keys that come with a sequence; its keys and values are computed before
     Matrix cross_o;
     NormWeights cross_norm;
@@ -53,7 +55,9 @@ struct LayerWeights {
     Matrix up;  // with a gate, panels alternate between gate and up
     Matrix down;
     Matrix router;  // of the experts; its last column gives the weight of the shared expert
-    std::vector<float> router_correction;  // by expert, for routers with sigmoid scores
+    std::vector<float> router_correction;  // by expert; empty if there is none
+    // Of the activation xIELU: positive, negative and linear, each one number; empty for others.
+    std::array<std::vector<float>, 3> xielu;
     std::vector<Matrix> expert_up;
     std::vector<Matrix> expert_down;
     std::vector<float> router_norm;  // padded; empty if the router reads what the experts read
@@ -76,8 +80,9 @@ struct LayerWeights {
     NormWeights mlp_norm_sum;
 
     // All matrices but those of experts and of latent heads; and all norms.
-    std::array<Matrix*, 11> matrices() {
-        return {&qkv, &unrounded, &q_b, &o, &cross_q, &cross_o, &up, &down, &router, &input_gate, &input_down};
+    std::array<Matrix*, 13> matrices() {
+        return {&qkv,     &unrounded, &q_b,  &o,      &beside_in,  &beside_out, &cross_q,
+                &cross_o, &up,        &down, &router, &input_gate, &input_down};
     }
     std::array<NormWeights*, 13> norms() {
         return {&q_norm, &k_norm, &cross_norm, &attention_norm_before, &attention_norm_after, &attention_norm_sum,
@@ -124,6 +129,8 @@ struct LayerShapes {
     PackedShape head_key{};
     PackedShape head_value{};
     PackedShape unrounded{};
+    PackedShape beside_in{};
+    PackedShape beside_out{};
     PackedShape cross_q{};
     PackedShape cross_o{};
     PackedShape input_gate{};
@@ -224,8 +231,10 @@ private:
     void place_attention(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec,
                          const LayerShapes& shapes);
     void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
+    void place_mixing(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec, const LayerShapes& shapes);
+    void place_xielu(const std::string& prefix, LayerWeights& layer);
     void place_channels(const std::string& prefix, LayerWeights& layer, int width, int channels);
-    void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
+    void place_recurrence(const std::string& prefix, LayerWeights& layer, const LayerSpec& of_layer);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_join();
     void place_cross(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);

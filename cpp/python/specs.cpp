@@ -32,7 +32,8 @@ weft::Activation activation_named(const std::string& name) {
                                      {"gelu_tanh", weft::Activation::kGeluTanh},
                                      {"relu", weft::Activation::kRelu},
                                      {"tanh", weft::Activation::kTanh},
-                                     {"relu_squared", weft::Activation::kReluSquared}});
+                                     {"relu_squared", weft::Activation::kReluSquared},
+                                     {"xielu", weft::Activation::kXielu}});
 }
 
 weft::ProjectionSpec projection(const std::string& name, int input, int output, const std::string& norm, int norm_size,
@@ -55,6 +56,8 @@ void bind_specs(nb::module_& module) {
         .def_rw("has_shared_gate", &weft::ExpertsSpec::has_shared_gate)
         .def_rw("is_normalized", &weft::ExpertsSpec::is_normalized)
         .def_rw("is_sigmoid", &weft::ExpertsSpec::is_sigmoid)
+        .def_rw("has_correction", &weft::ExpertsSpec::has_correction)
+        .def_rw("weighs_inputs", &weft::ExpertsSpec::weighs_inputs)
         .def_rw("num_groups", &weft::ExpertsSpec::num_groups)
         .def_rw("groups_per_token", &weft::ExpertsSpec::groups_per_token)
         .def_rw("scale", &weft::ExpertsSpec::scale)
@@ -79,7 +82,9 @@ void bind_specs(nb::module_& module) {
         .def_rw("num_groups", &weft::MambaSpec::num_groups)
         .def_rw("conv_width", &weft::MambaSpec::conv_width)
         .def_rw("min_step", &weft::MambaSpec::min_step)
-        .def_rw("max_step", &weft::MambaSpec::max_step);
+        .def_rw("max_step", &weft::MambaSpec::max_step)
+        .def_rw("is_normed", &weft::MambaSpec::is_normed)
+        .def_rw("is_gated_first", &weft::MambaSpec::is_gated_first);
     nb::class_<weft::DeltaSpec>(module, "DeltaSpec")
         .def(nb::init<>())
         .def_rw("num_key_heads", &weft::DeltaSpec::num_key_heads)
@@ -92,13 +97,19 @@ void bind_specs(nb::module_& module) {
         .def(nb::init<>())
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
         .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
+        .def_rw("chunk", &weft::LayerSpec::chunk)
+        .def_rw("temperature_interval", &weft::LayerSpec::temperature_interval)
+        .def_rw("temperature_slope", &weft::LayerSpec::temperature_slope)
         .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm)
+        .def_rw("has_qk_norm", &weft::LayerSpec::has_qk_norm)
         .def_rw("num_kv_heads", &weft::LayerSpec::num_kv_heads)
         .def_rw("head_dim", &weft::LayerSpec::head_dim)
         .def_rw("intermediate_size", &weft::LayerSpec::intermediate_size)
         .def_rw("kv_layer", &weft::LayerSpec::kv_layer, nb::arg().none())
         .def_rw("conv_width", &weft::LayerSpec::conv_width)
         .def_rw("recurrence", &weft::LayerSpec::recurrence, nb::arg().none())
+        .def_rw("is_beside", &weft::LayerSpec::is_beside)
+        .def_rw("has_mlp", &weft::LayerSpec::has_mlp)
         .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
         .def_rw("q_b_groups", &weft::LayerSpec::q_b_groups, nb::arg().none())
         .def_rw("o_groups", &weft::LayerSpec::o_groups, nb::arg().none())
@@ -137,6 +148,7 @@ void bind_specs(nb::module_& module) {
         .def_rw("has_sinks", &ModelSpec::has_sinks)
         .def_rw("has_output_gate", &ModelSpec::has_output_gate)
         .def_rw("has_value_norm", &ModelSpec::has_value_norm)
+        .def_rw("has_qk_weights", &ModelSpec::has_qk_weights)
         .def_rw("per_layer_size", &ModelSpec::per_layer_size)
         .def_rw("has_layer_scales", &ModelSpec::has_layer_scales)
         .def_rw("swiglu_limit", &ModelSpec::swiglu_limit)
@@ -194,7 +206,8 @@ void bind_specs(nb::module_& module) {
                                                      {{"none", weft::QkNorm::kNone},
                                                       {"head", weft::QkNorm::kHead},
                                                       {"full", weft::QkNorm::kFull},
-                                                      {"head_after_rope", weft::QkNorm::kHeadAfterRope}});
+                                                      {"head_after_rope", weft::QkNorm::kHeadAfterRope},
+                                                      {"head_layer", weft::QkNorm::kHeadLayer}});
              })
         .def("set_quantization",
              [](ModelSpec& spec, const std::string& name) {

@@ -35,10 +35,12 @@ public:
             if (const auto& recurrence = s.layers[i].recurrence) {
                 for (const auto& [name, rows, columns] : weft::recurrent_matrices(s, *recurrence))
                     maybe(prefix + name, rows, columns);
-            } else if (s.layers[i].conv_width > 0) {
+            }
+            if (s.layers[i].conv_width > 0) {
                 maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
                 maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
-            } else {
+            }
+            if (s.layers[i].has_attention()) {
                 for (const auto& [name, rows, columns] : weft::attention_matrices(s, s.layers[i]))
                     maybe(prefix + name, rows, columns);
             }

@@ -54,6 +54,7 @@ void load_norms(Model& model, std::size_t layer, unsigned seed) {
     const auto norms = [&](const std::string& suffix, bool has_attention_norm) {
         for (const char* part : {"attention", "mlp"}) {
             if (part[0] == 'a' && !has_attention_norm) continue;
+            if (part[0] == 'm' && !s.layers[layer].has_second_part()) continue;
             load(model, prefix + part + suffix, s.hidden_size, 1, seed);
             if (s.norm == Norm::kLayer && seed % 2 == 0)
                 load(model, prefix + part + suffix + ".bias", s.hidden_size, 1, seed);
@@ -62,8 +63,9 @@ void load_norms(Model& model, std::size_t layer, unsigned seed) {
     if (s.has_norm_before()) norms("_norm_before", s.layers[layer].has_attention_norm);
     if (s.has_norm_after()) norms("_norm_after", true);
     if (s.has_norm_of_sum()) norms("_norm_sum", true);
-    if (s.qk_norm == QkNorm::kNone || !s.layers[layer].has_attention()) return;
-    const bool is_full = s.qk_norm == QkNorm::kFull;
+    const bool has_weights = s.has_qk_weights && s.layers[layer].has_qk_norm;
+    if (s.qk_norm == QkNorm::kNone || !has_weights || !s.layers[layer].has_attention()) return;
+    const bool is_full = s.has_whole_qk_norm();
     const int dim = s.heads_of(s.layers[layer]).dim;
     load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * dim, 1, seed);
     if (!s.layers[layer].kv_layer) load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * dim, 1, seed);
@@ -84,7 +86,7 @@ void load_experts(Model& model, const std::string& prefix, const std::optional<E
     if (!experts) return;
     load(model, prefix + "router", experts->count, model.spec().hidden_size, seed);
     if (seed % 2 == 0) load(model, prefix + "router.bias", experts->count, 1, seed);
-    if (experts->is_sigmoid) load(model, prefix + "router_correction", experts->count, 1, seed);
+    if (experts->has_correction) load(model, prefix + "router_correction", experts->count, 1, seed);
     if (experts->weighs_shared()) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
     if (experts->has_norms) {
         load(model, prefix + "router_scales", experts->count, 1, seed);
@@ -123,7 +125,7 @@ void load_recurrence(Model& model, const std::string& prefix, const RecurrentSpe
     if (seed % 2 == 0) load(model, prefix + "conv.bias", of.conv_size, 1, seed);
     load(model, prefix + "a_log", of.num_heads, 1, seed);
     load(model, prefix + "step_bias", of.num_heads, 1, seed);
-    load(model, prefix + "output_scale", of.num_scales, 1, seed);
+    if (of.num_scales > 0) load(model, prefix + "output_scale", of.num_scales, 1, seed);
     if (of.num_skips > 0) load(model, prefix + "skip", of.num_skips, 1, seed);
 }
 
@@ -149,9 +151,11 @@ void load_cross(Model& model, const std::string& prefix, unsigned seed) {
 }
 
 // Loads what makes a layer's own input, and its factor.
-void load_own(Model& model, const std::string& prefix, unsigned seed) {
+void load_own(Model& model, const std::string& prefix, bool has_mlp, unsigned seed) {
     const ModelSpec& s = model.spec();
     if (s.has_layer_scales) load(model, prefix + "scale", 1, 1, seed);
+    if (s.activation == Activation::kXielu && has_mlp)
+        for (const char* name : {"xielu_positive", "xielu_negative", "xielu_linear"}) load(model, prefix + name, 1, 1, seed);
     if (s.per_layer_size == 0) return;
     load(model, prefix + "input.gate", s.per_layer_size, s.hidden_size, seed);
     load(model, prefix + "input.down", s.hidden_size, s.per_layer_size, seed);
@@ -181,10 +185,10 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     const int width = s.layers[layer].conv_width;
     if (s.layers[layer].recurrence) load_recurrence(model, prefix, *s.layers[layer].recurrence, seed);
-    else if (width > 0) load_convolution(model, prefix, width, seed);
-    else load_attention(model, prefix, s.layers[layer], seed);
+    if (width > 0) load_convolution(model, prefix, width, seed);
+    if (s.layers[layer].has_attention()) load_attention(model, prefix, s.layers[layer], seed);
     load_cross(model, prefix, seed);
-    load_own(model, prefix, seed);
+    load_own(model, prefix, s.mlp_size(s.layers[layer]) > 0, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);
     load_norms(model, layer, seed);

@@ -291,6 +291,7 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
+    if (layer.is_beside && (part.starts_with("mamba_") || part.starts_with("delta_"))) return none;
     for (const char* name : {"q", "k", "v", "q_a", "kv_a", "conv_in", "mamba_in", "delta_qkvz", "delta_qkv", "delta_z"})
         if (part == name) return layer.qkv_groups;
     if (part == "q_b") return layer.q_b_groups;

@@ -1,5 +1,6 @@
 #include "tests/specs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -23,6 +24,8 @@ ExpertsSpec draw_experts(Random& random, bool may_have_norms) {
     if (may_have_norms && experts.shared_size > 0 && !experts.has_shared_gate) experts.has_norms = draw(random, 0, 1) == 1;
     experts.scale = static_cast<float>(draw(random, 1, 2));
     experts.is_sigmoid = draw(random, 0, 1) == 1;
+    experts.has_correction = draw(random, 0, 1) == 1;
+    experts.weighs_inputs = !experts.has_norms && draw(random, 0, 2) == 0;
     experts.epsilon = draw(random, 0, 1) == 1 ? 1e-6F : 1e-20F;
     if (draw(random, 0, 1) == 1) return experts;
     experts.num_groups = draw(random, 1, 4);
@@ -70,6 +73,8 @@ void draw_recurrences(Random& random, ModelSpec& spec) {
     mamba.conv_width = draw(random, 2, 6);
     mamba.min_step = static_cast<float>(draw(random, 0, 1)) * 0.1F;
     mamba.max_step = draw(random, 0, 1) == 1 ? INFINITY : 1.0F;
+    mamba.is_normed = draw(random, 0, 2) > 0;
+    mamba.is_gated_first = draw(random, 0, 1) == 1;
     DeltaSpec delta;
     delta.num_key_heads = draw(random, 1, 3);
     delta.num_value_heads = delta.num_key_heads * draw(random, 1, 3);
@@ -77,9 +82,19 @@ void draw_recurrences(Random& random, ModelSpec& spec) {
     delta.value_size = draw(random, 1, 40);
     delta.conv_width = draw(random, 2, 6);
     delta.is_by_key_head = draw(random, 0, 1) == 1;
-    for (LayerSpec& layer : spec.layers)
-        if (layer.has_attention() && spec.num_attentions() > 1 && draw(random, 0, 2) > 0)
-            layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
+    for (LayerSpec& layer : spec.layers) {
+        if (!layer.has_attention() || draw(random, 0, 2) == 0) continue;
+        layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
+        layer.is_beside = spec.norm_placement == NormPlacement::kBefore && draw(random, 0, 2) == 0;
+    }
+}
+
+// Draws layers that end after their attention or what replaces it.
+void draw_short_layers(Random& random, ModelSpec& spec) {
+    const bool is_plain = spec.is_causal && spec.norm_placement == NormPlacement::kBefore && !spec.latent &&
+                          spec.num_cross_keys == 0 && spec.per_layer_size == 0;
+    if (!is_plain || draw(random, 0, 1) == 0) return;
+    for (LayerSpec& layer : spec.layers) layer.has_mlp = layer.experts || draw(random, 0, 1) == 1;
 }
 
 // Draws the formats of linear layers; other quantized weights are int8. Layers must be complete.
@@ -105,6 +120,12 @@ LayerSpec draw_layer(Random& random, const ModelSpec& spec) {
     LayerSpec layer;
     if (spec.latent || draw(random, 0, 2) > 0) layer.rope = 0;
     if (draw(random, 0, 1) == 1) layer.window = draw(random, 1, 40);
+    if (spec.is_causal) layer.chunk = draw(random, 0, 1) * draw(random, 1, 40);
+    layer.has_qk_norm = draw(random, 0, 2) > 0;
+    if (!spec.latent && (spec.qk_norm == QkNorm::kNone || !layer.has_qk_norm)) {
+        layer.temperature_interval = draw(random, 0, 1) * draw(random, 1, 9);
+        layer.temperature_slope = 0.1F;
+    }
     layer.has_attention_norm = spec.norm_placement != NormPlacement::kBefore || draw(random, 0, 2) > 0;
     if (draw(random, 0, 2) == 0) layer.experts = draw_experts(random, spec.norm == Norm::kRms);
     return layer;
@@ -155,9 +176,11 @@ void draw_own_sizes(Random& random, ModelSpec& spec, std::size_t index) {
 // Draws what only decoders with plain attention have: sizes, inputs and factors that each layer has of its own.
 void draw_own_layers(Random& random, ModelSpec& spec) {
     const bool is_plain = spec.is_causal && !spec.latent && !spec.has_output_gate && spec.num_cross_keys == 0 &&
-                          spec.qk_norm != QkNorm::kFull && !spec.joins_hidden && !spec.is_parallel();
+                          !spec.has_whole_qk_norm() && !spec.joins_hidden && !spec.is_parallel();
     if (!is_plain || draw(random, 0, 1) == 0) return;
-    if (spec.norm == Norm::kRms) spec.per_layer_size = draw(random, 0, 1) * draw(random, 1, 40);
+    const auto is_beside = [](const LayerSpec& layer) { return layer.is_beside; };
+    const bool has_beside = std::any_of(spec.layers.begin(), spec.layers.end(), is_beside);
+    if (spec.norm == Norm::kRms && !has_beside) spec.per_layer_size = draw(random, 0, 1) * draw(random, 1, 40);
     spec.has_layer_scales = draw(random, 0, 1) == 1;
     spec.has_value_norm = draw(random, 0, 1) == 1;
     for (std::size_t i = 0; i < spec.layers.size(); i++) draw_own_sizes(random, spec, i);
@@ -192,9 +215,10 @@ ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.norm_placement = static_cast<NormPlacement>(draw(random, 0, 4));
     spec.has_embed_norm = draw(random, 0, 1) == 1;
     spec.norm_eps = 1e-5F;
-    spec.qk_norm = static_cast<QkNorm>(draw(random, 0, 3));
+    spec.qk_norm = static_cast<QkNorm>(draw(random, 0, 4));
+    spec.has_qk_weights = spec.qk_norm == QkNorm::kHeadLayer || draw(random, 0, 2) > 0;
     spec.is_gated = draw(random, 0, 3) > 0;
-    spec.activation = static_cast<Activation>(draw(random, 0, 5));
+    spec.activation = static_cast<Activation>(draw(random, 0, 6));
     spec.attention_scale = draw(random, 0, 1) * 0.3F;
     spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
     spec.has_sinks = draw(random, 0, 1) == 1;
@@ -213,6 +237,7 @@ ModelSpec draw_spec(Random& random, bool is_causal) {
     draw_convolutions(random, spec);
     draw_recurrences(random, spec);
     draw_own_layers(random, spec);
+    draw_short_layers(random, spec);
     draw_formats(random, spec);
     return spec;
 }

@@ -97,7 +97,8 @@ class Mamba2Spec:
     softplus(dt + its bias), clamped to `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`, and
     uses B and C of its group. For each row the matrix is multiplied by exp(-exp(A_log) dt), and the outer product of dt
     B and x is added; the head's output is C times the matrix, plus D x. The outputs of all heads are multiplied by SiLU
-    of the gate, normed by group, and go through "mamba_out".
+    of the gate, normed by group, and go through "mamba_out"; with `is_gated_first` False they are normed first, and
+    with `is_normed` False not at all.
 
     A sequence's state is the heads' matrices, and the previous rows for the convolution.
     """
@@ -111,6 +112,8 @@ class Mamba2Spec:
     has_bias: bool = False  # of the linear layers before and after
     min_step: float = 0.0
     max_step: float = math.inf
+    is_normed: bool = True
+    is_gated_first: bool = True
 
     @property
     def inner_size(self) -> int:
@@ -143,7 +146,7 @@ class Mamba2Spec:
         outputs.
         """
         of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), self.num_heads)
-        return of_heads | {"output_scale": self.inner_size}
+        return of_heads | ({"output_scale": self.inner_size} if self.is_normed else {})
 
     @property
     def out(self) -> str:

@@ -17,6 +17,7 @@ class QkNorm(StrEnum):
     HEAD = "head"  # each head separately
     FULL = "full"  # all heads together, before they are split
     HEAD_AFTER_ROPE = "head_after_rope"  # each head separately, after its rotation
+    HEAD_LAYER = "head_layer"  # a layer norm of each head, with weights of its own
 
 
 class NormPlacement(StrEnum):
@@ -72,10 +73,12 @@ class ExpertsSpec:
     outputs of a token's experts are summed with weights from the softmax of the logits: over its own experts with
     `is_normalized`, so that the weights sum to 1, otherwise over all experts. `scale` multiplies the weights.
 
-    `is_sigmoid`: weights are sigmoids of logits instead, normalised to sum to 1 with `is_normalized`, and the experts
-    with the highest sum of sigmoid and a learned correction are chosen. Experts are chosen only from
-    `groups_per_token` of `num_groups` groups: for sigmoids the groups with the highest sum of their best two,
-    otherwise the groups with the highest best one. The divisor that normalises sigmoids is their sum plus `epsilon`.
+    `is_sigmoid`: weights are sigmoids of logits instead, normalised to sum to 1 with `is_normalized`.
+    `has_correction`: the experts with the highest sum of weight (before it is normalised) and a learned correction are
+    chosen. Experts are chosen only from `groups_per_token` of `num_groups` groups: for sigmoids the groups with the
+    highest sum of their best two, otherwise the groups with the highest best one. The divisor that normalises sigmoids
+    is their sum plus `epsilon`; the divisor of a softmax with a correction is at least `epsilon`. `weighs_inputs`: an
+    expert's weight multiplies its input, not its result.
 
     `shared_size` is the size of an expert that every token uses in addition, weighted by the sigmoid of a logit of
     its own, or by 1 without `has_shared_gate`; 0: no shared expert. `has_bias` applies to router and experts.
@@ -92,6 +95,8 @@ class ExpertsSpec:
     has_shared_gate: bool = True
     is_normalized: bool = False
     is_sigmoid: bool = False
+    has_correction: bool = False
+    weighs_inputs: bool = False
     num_groups: int = 1
     groups_per_token: int = 1
     scale: float = 1.0
@@ -133,16 +138,27 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """Factor of a row's queries: 1 + `slope` * log(1 + floor((position + 1) / `interval`))."""
+
+    interval: int
+    slope: float
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """Properties that differ between layers.
 
     With a `conv_width` a layer has a short convolution instead of attention. From each row "conv_in" makes three parts,
     B, C and x. The products B * x of `conv_width` rows, the last being the row's own, are weighted channel by channel
     and summed; C times the sum goes through "conv_out". The layer stores the products of the previous rows from step to
-    step. A `recurrence` instead of attention stores a state per sequence.
+    step. A `recurrence` instead of attention stores a state per sequence; `is_beside` the attention, it reads the same
+    rows, and both results are added. Without `has_mlp` the layer ends there.
 
     `window` is the number of keys that a row attends to, up to and including its own; also in the other direction if
-    the model is not causal; None: all. `has_attention_norm` is False if there is no norm before attention.
+    the model is not causal; None: all. With a `chunk`, positions are divided into chunks of this many, and a row
+    attends only to keys of its own chunk. `has_attention_norm` is False if there is no norm before attention,
+    `has_qk_norm` if the layer has no norm of queries and keys, whatever the model's `qk_norm` says.
 
     `num_kv_heads`, `head_dim` and `intermediate_size` are set where they differ from the model's. A layer with a
     `kv_layer` makes only queries: it attends to the keys and values of that earlier layer. Without
@@ -151,9 +167,14 @@ class LayerSpec:
 
     rope: RopeSpec | None = None
     window: int | None = None
+    chunk: int | None = None
+    temperature: Temperature | None = None
     has_attention_norm: bool = True
+    has_qk_norm: bool = True
     conv_width: int = 0
     recurrence: Recurrence | None = None
+    is_beside: bool = False
+    has_mlp: bool = True
     experts: ExpertsSpec | None = None  # instead of the MLP
     num_kv_heads: int | None = None
     head_dim: int | None = None
@@ -164,7 +185,7 @@ class LayerSpec:
     @property
     def has_attention(self) -> bool:
         """True if the layer attends to keys and values."""
-        return not self.conv_width and self.recurrence is None
+        return not self.conv_width and (self.recurrence is None or self.is_beside)
 
     @property
     def stores_kv(self) -> bool:
@@ -174,13 +195,21 @@ class LayerSpec:
     def mixing(self, attention: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         """Returns the names of the linear layers before and after the layer's token mixing.
 
-        For attention, `attention` are the names of the layers before it.
+        For attention, `attention` are the names of the layers before it. A recurrence beside it is left out.
         """
-        if self.recurrence is not None:
+        if self.recurrence is not None and not self.is_beside:
             return self.recurrence.rounded, self.recurrence.out
         if self.kv_layer is not None:
             return ("q",), "o"
         return (("conv_in",), "conv_out") if self.conv_width else (attention, "o")
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplier:
+    """Factors of the rows of a layer's linear layer `name`, and of its bias: runs of rows, each with its factor."""
+
+    name: str
+    runs: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +239,12 @@ class ModelSpec:
     and the pairs that remain follow the first. `sees_items_whole`: the rows of an item see each other in both
     directions.
 
+    `has_qk_weights` False: norms of queries and keys have no weights.
     `has_value_norm`: each head of the values is normed, without weights. With a `per_layer_size` each layer has an
     input of this size of its own: the sum of a second embedding of the token and of a normed projection of its first
     one. The input, times the activation of "input.gate" of the hidden state, goes through "input.down" and is added at
     the end of the layer. `has_layer_scales`: a learned number multiplies the hidden state that leaves a layer.
+    `multipliers` are left out of a checkpoint's weights, and are multiplied into them where they are read.
     """
 
     vocab_size: int
@@ -236,6 +267,7 @@ class ModelSpec:
     norm_placement: NormPlacement
     has_embed_norm: bool = False
     qk_norm: QkNorm = QkNorm.NONE
+    has_qk_weights: bool = True
     qkv_bias: bool
     has_key_bias: bool = True
     has_value_norm: bool = False
@@ -266,6 +298,7 @@ class ModelSpec:
     sees_items_whole: bool = False
     tower: TowerSpec | None = None
     num_cross_keys: int = 0
+    multipliers: tuple[Multiplier, ...] = ()
 
     def heads_of(self, layer: LayerSpec) -> tuple[int, int]:
         """Returns the layer's number of KV heads, and the size of its heads."""
@@ -337,7 +370,7 @@ class ModelSpec:
         """Returns the width of the layer's MLP or shared expert, which every token uses; 0 without either."""
         if layer.experts is not None:
             return layer.experts.shared_size
-        return layer.intermediate_size or self.intermediate_size
+        return (layer.intermediate_size or self.intermediate_size) if layer.has_mlp else 0
 
     @property
     def num_idle_parameters(self) -> int:

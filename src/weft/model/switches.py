@@ -19,3 +19,4 @@ class Activation(StrEnum):
     RELU = "relu"
     RELU_SQUARED = "relu_squared"
     TANH = "tanh"
+    XIELU = "xielu"  # with learned numbers for each layer; not of experts or classifiers

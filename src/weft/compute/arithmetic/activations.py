@@ -1,5 +1,6 @@
 """Activations between the two linear layers of an MLP, in float32 numpy."""
 
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -35,8 +36,34 @@ def activate(activation: Activation, x: FloatArray) -> FloatArray:
         case Activation.TANH:
             bounded: FloatArray = np.tanh(x)
             return bounded
+        case Activation.XIELU:
+            raise AssertionError("xIELU has numbers of its own in each layer: see `Xielu`")
         case _:
             assert_never(activation)
+
+
+@dataclass(frozen=True, slots=True)
+class Xielu:
+    """The activation xIELU with the learned numbers of a layer.
+
+    It is `positive` x² + `linear` x for positive x, and `negative` (exp(x) - 1 - x) + `linear` x for others.
+    """
+
+    positive: np.float32
+    negative: np.float32
+    linear: np.float32
+
+    @classmethod
+    def of(cls, positive: FloatArray, negative: FloatArray, linear: FloatArray) -> "Xielu":
+        """Returns the activation of a checkpoint's numbers, each in an array of one."""
+        above, below = np.log1p(np.exp(positive)), np.log1p(np.exp(negative))
+        return cls(above[0], linear[0] + below[0], linear[0])
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Returns the activation of each element."""
+        above, below = np.maximum(x, 0), np.minimum(x, 0)
+        curve: FloatArray = (np.expm1(below) - below) * self.negative
+        return above * above * self.positive + curve + x * self.linear
 
 
 def sigmoid(x: FloatArray) -> FloatArray:

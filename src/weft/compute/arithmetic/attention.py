@@ -38,7 +38,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """The slots that each row of a step attends to, for layers with the same window."""
+    """The slots that each row of a step attends to, for layers with the same window and chunk."""
 
     pieces: tuple[_Piece, ...]
 
@@ -53,16 +53,16 @@ class _Tiles:
     sequences: Index  # [tiles]
     rows: Index  # [tiles, rows of a tile]
     is_real: Flags  # [tiles, rows of a tile]
-    lane_positions: Index  # [tiles, lanes], position of the row in each lane
+    lane_firsts: Index  # [tiles, lanes], the first key that the row in each lane attends to
     lane_ends: Index  # [tiles, lanes], and its end
     first_keys: Index  # [tiles]
     last_keys: Index  # [tiles]
 
 
 def plan_attention(
-    spec: ModelSpec, batch: Batch, block_size: int, window: int | None
+    spec: ModelSpec, batch: Batch, block_size: int, window: int | None, chunk: int | None
 ) -> AttentionPlan:
-    """Returns the attention plan of a step: its rows in pieces of work."""
+    """Returns the attention plan of a step: its rows in pieces of work. `LayerSpec` explains `window` and `chunk`."""
     groups = spec.num_heads // spec.num_kv_heads
     tile_rows = max(1, LANES // groups)
     starts = batch.query_starts.astype(np.intp)
@@ -79,17 +79,23 @@ def plan_attention(
     if batch.attend_ends is not None:
         ends = batch.attend_ends.astype(np.intp)[rows]
     lanes = np.minimum(np.arange(padded_length(tile_rows * groups)) // groups, tile_rows - 1)
-    first_keys = np.zeros(len(rows), np.intp)
-    if window is not None:
-        first_keys = np.maximum(positions.min(axis=1) - window + 1, 0)
-    last_keys = ends.max(axis=1)
+    firsts = _first_keys(positions, window, chunk)
+    first_keys, last_keys = firsts.min(axis=1), ends.max(axis=1)
     tiles = _Tiles(
-        sequences, rows, is_real, positions[:, lanes], ends[:, lanes], first_keys, last_keys
+        sequences, rows, is_real, firsts[:, lanes], ends[:, lanes], first_keys, last_keys
     )
-    return AttentionPlan(tuple(_pieces(tiles, batch, block_size, window)))
+    return AttentionPlan(tuple(_pieces(tiles, batch, block_size)))
 
 
-def _pieces(tiles: _Tiles, batch: Batch, block_size: int, window: int | None) -> Iterator[_Piece]:
+def _first_keys(positions: Index, window: int | None, chunk: int | None) -> Index:
+    """Returns the position of the first key that a row at each of `positions` attends to."""
+    firsts = np.zeros_like(positions)
+    if window is not None:
+        firsts = np.maximum(positions - window + 1, 0)
+    return firsts if chunk is None else np.maximum(firsts, positions // chunk * chunk)
+
+
+def _pieces(tiles: _Tiles, batch: Batch, block_size: int) -> Iterator[_Piece]:
     counts = tiles.last_keys // KEYS - tiles.first_keys // KEYS + 1
     ends = np.cumsum(counts)
     begin = 0
@@ -112,9 +118,8 @@ def _pieces(tiles: _Tiles, batch: Batch, block_size: int, window: int | None) ->
             slots=_slots(tiles, batch, block_size, tile_of_pair + begin, keys),
             is_hidden=_hidden(
                 keys,
-                tiles.lane_positions[part][tile_of_pair],
+                tiles.lane_firsts[part][tile_of_pair],
                 tiles.lane_ends[part][tile_of_pair],
-                window,
             ),
         )
         begin = end
@@ -137,10 +142,9 @@ def _slots(tiles: _Tiles, batch: Batch, block_size: int, tile_of_pair: Index, ke
     return slots
 
 
-def _hidden(keys: Index, lane_positions: Index, lane_ends: Index, window: int | None) -> Flags:
+def _hidden(keys: Index, lane_firsts: Index, lane_ends: Index) -> Flags:
     hidden: Flags = keys[:, :, None] > lane_ends[:, None, :]
-    if window is not None:
-        hidden |= keys[:, :, None] <= lane_positions[:, None, :] - window
+    hidden |= keys[:, :, None] < lane_firsts[:, None, :]
     return hidden[:, None]
 
 

@@ -50,3 +50,11 @@ def multiply(rows: FloatArray, weights: Int8Rows) -> FloatArray:
     sums = activations.values.astype(np.float64) @ weights.values.astype(np.float64).T
     result: FloatArray = sums.astype(np.float32) * activations.scales[:, None] * weights.scales
     return result
+
+
+def rounded_heads(heads: FloatArray) -> FloatArray:
+    """Returns keys or values [rows, heads, head_dim] rounded to int8 and back; each head of each row has its own
+    scale.
+    """
+    whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
+    return (whole.values * whole.scales[:, None]).reshape(heads.shape)

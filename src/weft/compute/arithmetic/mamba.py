@@ -20,7 +20,7 @@ class Mamba2:
     a_log: FloatArray
     step_bias: FloatArray
     skip: FloatArray
-    output_scale: FloatArray
+    output_scale: FloatArray | None = None
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
         """Maps a sequence's `rows` [n, in_size] to [n, inner_size]; updates `state` [state_size] in place."""
@@ -29,7 +29,10 @@ class Mamba2:
         convolved, matrices = self.channels(rows[:, inner : inner + spec.conv_size], state)
         matrices = matrices.reshape(spec.num_heads, spec.state_dim, spec.head_dim)
         given = self._scan(convolved, rows[:, -spec.num_heads :], matrices)
-        return self._normed(given * exact.silu(rows[:, :inner]))
+        gate = exact.silu(rows[:, :inner])
+        if self.output_scale is None or spec.is_gated_first:
+            return self._normed(given * gate)
+        return self._normed(given) * gate
 
     def _scan(self, convolved: FloatArray, steps: FloatArray, matrices: FloatArray) -> FloatArray:
         spec = self.spec
@@ -55,6 +58,8 @@ class Mamba2:
         return given.reshape(len(x), inner)
 
     def _normed(self, rows: FloatArray) -> FloatArray:
+        if self.output_scale is None:
+            return rows
         size = self.spec.inner_size // self.spec.num_groups
         groups = rows.reshape(len(rows), -1, size)
         squares = exact.sum_of_squares(groups) / np.float32(size)

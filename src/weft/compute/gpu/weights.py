@@ -100,7 +100,7 @@ class Reader:
         return RoutedExperts(
             spec,
             self.wide(prefix, *router, ending=Ending("head")),
-            self.vector(f"{prefix}router_correction") if spec.is_sigmoid else None,
+            self.vector(f"{prefix}router_correction") if spec.has_correction else None,
             self.expert_matrix(prefix, spec, *up, ending=up_ending(self.spec)),
             self.expert_matrix(prefix, spec, "down"),
             self.vector(f"{prefix}down.bias") if spec.shared_size else None,

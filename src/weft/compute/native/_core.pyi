@@ -61,6 +61,8 @@ class ExpertsSpec:
     has_shared_gate: bool
     is_normalized: bool
     is_sigmoid: bool
+    has_correction: bool
+    weighs_inputs: bool
     num_groups: int
     groups_per_token: int
     scale: float
@@ -86,6 +88,8 @@ class MambaSpec:
     conv_width: int
     min_step: float
     max_step: float
+    is_normed: bool
+    is_gated_first: bool
 
 class DeltaSpec:
     num_key_heads: int
@@ -98,13 +102,19 @@ class DeltaSpec:
 class LayerSpec:
     rope: int | None
     window: int | None
+    chunk: int
+    temperature_interval: int
+    temperature_slope: float
     has_attention_norm: bool
+    has_qk_norm: bool
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
     kv_layer: int | None
     conv_width: int
     recurrence: MambaSpec | DeltaSpec | None
+    is_beside: bool
+    has_mlp: bool
     qkv_groups: GroupFormat | None
     q_b_groups: GroupFormat | None
     o_groups: GroupFormat | None
@@ -154,6 +164,7 @@ class ModelSpec:
     has_sinks: bool
     has_output_gate: bool
     has_value_norm: bool
+    has_qk_weights: bool
     per_layer_size: int
     has_layer_scales: bool
     swiglu_limit: float

@@ -17,7 +17,7 @@ _SAME = (  # fields with the same name in the core's spec
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
     "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha num_cross_keys "
-    "has_value_norm per_layer_size has_layer_scales"
+    "has_value_norm per_layer_size has_layer_scales has_qk_weights"
 ).split()
 _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
     {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
@@ -82,12 +82,19 @@ def _native_layer(
 ) -> _core.LayerSpec:
     native = _core.LayerSpec()
     native.window = layer.window
+    native.chunk = layer.chunk or 0
+    native.has_qk_norm = layer.has_qk_norm
+    if layer.temperature is not None:
+        native.temperature_interval = layer.temperature.interval
+        native.temperature_slope = layer.temperature.slope
     native.rope = None if layer.rope is None else ropes.index(layer.rope)
     native.has_attention_norm = layer.has_attention_norm
     native.num_kv_heads = layer.num_kv_heads or 0
     native.head_dim = layer.head_dim or 0
     native.intermediate_size = layer.intermediate_size or 0
     native.kv_layer = layer.kv_layer
+    native.is_beside = layer.is_beside
+    native.has_mlp = layer.has_mlp
     native.conv_width = layer.conv_width
     native.recurrence = native_recurrence(layer.recurrence)
     native.qkv_groups = _native_format(own.qkv)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.compute.arithmetic.activations import Xielu
 from weft.compute.arithmetic.grouped import (
     LayerFormats,
     format_of,
@@ -16,7 +17,7 @@ from weft.compute.reference.encoder import LayerNorm, Linear
 from weft.compute.reference.experts import ExpertNorms, Experts
 from weft.compute.reference.latent import LatentHeads
 from weft.compute.reference.layer_inputs import LayerInput, LayerInputs
-from weft.compute.reference.parts import HiddenJoin, Mlp, Norm, RmsNorm
+from weft.compute.reference.parts import HiddenJoin, Mlp, Norm, RmsNorm, plain_norm
 from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
 from weft.compute.reference.recurrent import RecurrentLayer
 from weft.compute.reference.recurrent_layers import read_recurrent
@@ -26,7 +27,9 @@ from weft.model.spec import (
     LatentSpec,
     LayerSpec,
     ModelSpec,
+    QkNorm,
 )
+from weft.model.switches import Activation
 from weft.model.switches import Norm as NormKind
 from weft.model.weights import Tensor, Values, Weights
 
@@ -51,6 +54,10 @@ class DecoderLayer:
     latent: LatentHeads | None
     q_b: Product | None
     recurrent: RecurrentLayer | None
+    recurrent_in: (
+        Product  # before and after the recurrence: `qkv` and `o` unless it is beside attention
+    )
+    recurrent_out: Product
     conv: FloatArray | None
     conv_bias: FloatArray | None
     q_norm: Norm | None
@@ -66,10 +73,7 @@ class DecoderLayer:
 
 
 _PLACES = ("before", "after", "sum")
-_NORMS = (
-    *("q_norm", "k_norm"),
-    *(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES),
-)
+_NORMS = tuple(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +91,22 @@ class DecoderReader:
         latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
         into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
+        qkv, o = self.linear(prefix, *into), self.linear(prefix, out)
+        recurrent_in, recurrent_out = qkv, o
+        if spec.recurrence is not None and spec.is_beside:
+            recurrent_in = self.linear(prefix, *spec.recurrence.rounded)
+            recurrent_out = self.linear(prefix, spec.recurrence.out)
         return DecoderLayer(
             spec=spec,
             model=self.spec.at(spec),
             prefix=prefix,
             cross=self.cross(prefix) if self.spec.num_cross_keys else None,
             latent=latent,
-            qkv=self.linear(prefix, *into),
+            qkv=qkv,
+            o=o,
+            recurrent_in=recurrent_in,
+            recurrent_out=recurrent_out,
             q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
-            o=self.linear(prefix, out),
             mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
             experts=None if spec.experts is None else self.experts(prefix, spec.experts),
             sinks=self.vector(f"{prefix}sinks"),
@@ -106,6 +117,8 @@ class DecoderReader:
             conv_bias=self.vector(f"{prefix}conv.bias"),
             input=self.layer_input(f"{prefix}input.") if self.spec.per_layer_size else None,
             scale=self.vector(f"{prefix}scale"),
+            q_norm=self.head_norm(f"{prefix}q_norm", spec),
+            k_norm=self.head_norm(f"{prefix}k_norm", spec),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
 
@@ -147,7 +160,14 @@ class DecoderReader:
         """Returns the MLP whose tensor names begin with `prefix`."""
         names = ("gate", "up") if self.spec.is_gated else ("up",)
         up, down = self.linear(prefix, *names), self.linear(prefix, "down")
-        return Mlp(self.spec, up, down)
+        return Mlp(self.spec, up, down, self.xielu(prefix))
+
+    def xielu(self, prefix: str) -> Xielu | None:
+        """Returns the activation of an MLP if it has learned numbers."""
+        if self.spec.activation is not Activation.XIELU:
+            return None
+        parts = ("positive", "negative", "linear")
+        return Xielu.of(*(self.weights[f"{prefix}xielu_{part}"].float32() for part in parts))
 
     def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
         """Returns the experts of a layer."""
@@ -195,6 +215,18 @@ class DecoderReader:
         if self.spec.norm is NormKind.LAYER:
             return LayerNorm(weight, self.vector(bias), eps)
         return RmsNorm(weight, eps)
+
+    def head_norm(self, name: str, layer: LayerSpec) -> Norm | None:
+        """Returns a norm of queries or keys; None if the layer has none."""
+        spec = self.spec
+        if spec.qk_norm is QkNorm.NONE or not layer.has_qk_norm:
+            return None
+        if not spec.has_qk_weights:
+            return plain_norm(spec)
+        if spec.qk_norm is QkNorm.HEAD_LAYER and name in self.weights:
+            weight = self.weights[name].float32().reshape(-1, spec.head_dim)
+            return LayerNorm(weight, None, np.float32(spec.norm_eps))
+        return self.optional_norm(name)
 
     def linear(self, prefix: str, *names: str) -> Product:
         """Returns the linear layers `names` of one input, joined."""

@@ -66,8 +66,11 @@ class Experts:
         for number, mlp in enumerate(self.mlps):  # results are added in order of expert number
             taken, place = np.nonzero(chosen == number)
             if len(taken):
-                given = mlp(tiles.pad_rows(rows[taken]))[: len(taken)]
-                result[taken] += given * weights[taken, place, None]
+                own, by = rows[taken], weights[taken, place, None]
+                if self.spec.weighs_inputs:
+                    result[taken] += mlp(tiles.pad_rows(own * by))[: len(taken)]
+                else:
+                    result[taken] += mlp(tiles.pad_rows(own))[: len(taken)] * by
         return result
 
 
@@ -75,10 +78,11 @@ def choose(
     spec: ExpertsSpec, logits: FloatArray, correction: FloatArray | None = None
 ) -> tuple[IntArray, FloatArray]:
     """Returns the experts of each row, [rows, per_token], in order of their numbers, and their weights."""
-    if correction is not None:
-        falling: FloatArray = np.exp(-logits)
-        scores = np.reciprocal(1 + falling, dtype=np.float32)
-        return _choose_by_scores(spec, scores, correction)
+    if spec.is_sigmoid or correction is not None:
+        scores = _scores(spec, logits)
+        return _choose_by_scores(
+            spec, scores, logits if correction is None else scores + correction
+        )
     best = _best(_of_best_groups(spec, logits, 1), spec.per_token)
     chosen = np.sort(best, axis=1)
     raised: FloatArray = np.exp(logits - np.take_along_axis(logits, best[:, :1], axis=1))
@@ -88,14 +92,25 @@ def choose(
     return chosen.astype(np.int32), weights
 
 
+def _scores(spec: ExpertsSpec, logits: FloatArray) -> FloatArray:
+    """Returns sigmoids, or the softmax over all experts."""
+    if spec.is_sigmoid:
+        falling: FloatArray = np.exp(-logits)
+        return np.reciprocal(1 + falling, dtype=np.float32)
+    raised: FloatArray = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: FloatArray = np.divide(raised, raised.sum(axis=1, keepdims=True), dtype=np.float32)
+    return shares
+
+
 def _choose_by_scores(
-    spec: ExpertsSpec, scores: FloatArray, correction: FloatArray
+    spec: ExpertsSpec, scores: FloatArray, keys: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    keys = _of_best_groups(spec, scores + correction, 2)
+    keys = _of_best_groups(spec, keys, 2 if spec.is_sigmoid else 1)
     chosen = np.sort(_best(keys, spec.per_token), axis=1)
     own: FloatArray = np.take_along_axis(scores, chosen, axis=1)
     if spec.is_normalized:
-        own = own / (own.sum(axis=1, keepdims=True) + np.float32(spec.epsilon))
+        total, epsilon = own.sum(axis=1, keepdims=True), np.float32(spec.epsilon)
+        own = own / (total + epsilon if spec.is_sigmoid else np.maximum(total, epsilon))
     return chosen.astype(np.int32), own * np.float32(spec.scale)
 
 

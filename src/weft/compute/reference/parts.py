@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compute.arithmetic import tiles
-from weft.compute.arithmetic.activations import activate
-from weft.compute.protocols.runner import FloatArray
+from weft.compute.arithmetic.activations import Xielu, activate
+from weft.compute.protocols.runner import FloatArray, IntArray
 from weft.compute.reference.encoder import LayerNorm, Linear
 from weft.compute.reference.products import Product
 from weft.compute.rope import rotate
-from weft.model.spec import ModelSpec, QkNorm
+from weft.model.spec import ModelSpec, QkNorm, Temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Mlp:
     spec: ModelSpec
     up: Product
     down: Product
+    xielu: Xielu | None = None
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         return self.down(self.middle(self.up(rows)))
@@ -28,15 +29,18 @@ class Mlp:
         """Returns the input of the second linear layer from the result of the first one."""
         spec = self.spec
         if not spec.is_gated:
-            return activate(spec.activation, up)
+            return self._activated(up)
         inner = up.shape[1] // 2
         gate, up = up[:, :inner], up[:, inner:]
         if spec.swiglu_limit is None:
-            return activate(spec.activation, gate) * up
+            return self._activated(gate) * up
         limit, alpha = np.float32(spec.swiglu_limit), np.float32(spec.swiglu_alpha)
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
         falling: FloatArray = np.exp(-alpha * gate)
         return gate / (1 + falling) * (up + 1)
+
+    def _activated(self, x: FloatArray) -> FloatArray:
+        return activate(self.spec.activation, x) if self.xielu is None else self.xielu(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,11 @@ class RmsNorm:
 Norm = RmsNorm | LayerNorm
 
 
+def plain_norm(spec: ModelSpec) -> RmsNorm:
+    """Returns a norm of heads without weights."""
+    return RmsNorm(np.ones(1, np.float32), np.float32(spec.norm_eps))
+
+
 @dataclass(frozen=True, slots=True)
 class HiddenJoin:
     """Joins pairs of an embedding and a hidden state, each normed, by one linear layer that is never quantized."""
@@ -69,6 +78,13 @@ class HiddenJoin:
         return self.product(tiles.pad_rows(normed))[: len(pairs)]
 
 
+def temperatures(temperature: Temperature, positions: IntArray) -> FloatArray:
+    """Returns the factor of each row's queries."""
+    intervals = np.floor((positions.astype(np.float32) + 1) / np.float32(temperature.interval))
+    factors: FloatArray = np.log1p(intervals) * np.float32(temperature.slope) + 1
+    return factors
+
+
 def turned_heads(
     spec: ModelSpec,
     norm: Norm | None,
@@ -80,7 +96,7 @@ def turned_heads(
     if norm is not None and spec.qk_norm is QkNorm.FULL:
         rows = norm(rows)
     heads = rows.reshape(len(rows), -1, spec.head_dim)
-    if norm is not None and spec.qk_norm is QkNorm.HEAD:
+    if norm is not None and spec.qk_norm in (QkNorm.HEAD, QkNorm.HEAD_LAYER):
         heads = norm(heads)
     if rotation is not None:
         rotate(heads, *rotation)

@@ -5,6 +5,7 @@ have the same bits whatever else is in the step; `tiles` and `attention` explain
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,28 +14,21 @@ from weft.compute.arithmetic import tiles
 from weft.compute.arithmetic.activations import sigmoid
 from weft.compute.arithmetic.attention import AttentionPlan, attend, plan_attention
 from weft.compute.arithmetic.convolution import ConvPlan, convolve, plan_convolution
-from weft.compute.arithmetic.grouped import (
-    layer_formats,
-    stored_groups,
-)
-from weft.compute.arithmetic.int8 import Int8Rows
+from weft.compute.arithmetic.grouped import layer_formats, stored_groups
+from weft.compute.arithmetic.int8 import rounded_heads
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray, Memory
 from weft.compute.protocols.tower import TowerInputs, as_embeddings
 from weft.compute.reference.adapters import AdapterRows, AdapterSet
 from weft.compute.reference.decoder_weights import DecoderLayer, DecoderReader
 from weft.compute.reference.latent import LatentHeads
-from weft.compute.reference.parts import Norm, RmsNorm, turned_heads
+from weft.compute.reference.parts import Norm, plain_norm, temperatures, turned_heads
 from weft.compute.reference.products import Product
 from weft.compute.reference.recurrent import RecurrentLayer, advance
 from weft.compute.reference.tower import ReferenceTower
 from weft.compute.rope import inverse_frequencies, rotations, section_axes
 from weft.model.lora import Adapter
-from weft.model.spec import (
-    ModelSpec,
-    NormPlacement,
-    RopeSpec,
-)
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, RopeSpec
 from weft.model.weights import Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -47,8 +41,7 @@ class _Step:
     batch: Batch
     slots: IntArray
     rotations: Rotations
-    # By attention window, and by number of KV heads; None: the model's.
-    plans: dict[tuple[int | None, int | None], AttentionPlan]
+    plans: dict[tuple[int | None, ...], AttentionPlan]  # by `_sight` of a layer
     conv_plans: dict[int, ConvPlan]  # by width of the convolution
     adapters: AdapterRows
 
@@ -192,11 +185,7 @@ class ReferenceRunner(HostBlocks):
 
     def _run_layers(self, batch: Batch) -> FloatArray:
         spec = self.spec
-        shapes = {
-            (layer.window, layer.num_kv_heads): layer
-            for layer in spec.layers
-            if layer.has_attention
-        }
+        shapes = {_sight(layer): layer for layer in spec.layers if layer.has_attention}
         widths = {layer.conv_width for layer in spec.layers if layer.conv_width}
         step = _Step(
             batch=batch,
@@ -206,8 +195,10 @@ class ReferenceRunner(HostBlocks):
                 for rope, frequencies in self._frequencies.items()
             },
             plans={
-                shape: plan_attention(spec.at(layer), batch, self._block_size, layer.window)
-                for shape, layer in shapes.items()
+                sight: plan_attention(
+                    spec.at(layer), batch, self._block_size, layer.window, layer.chunk
+                )
+                for sight, layer in shapes.items()
             },
             conv_plans={w: plan_convolution(batch, self._block_size, w) for w in widths},
             adapters=self._adapters.of_rows(batch),
@@ -223,23 +214,17 @@ class ReferenceRunner(HostBlocks):
         states, slots = iter(self._states), iter(self._slots)
         for index, layer in enumerate(self._layers):
             rows = _normed(layer.attention_norm_before, hidden)
-            if layer.recurrent is not None:
-                rows = self._recurrence(layer, layer.recurrent, next(slots), rows, step)
-            elif layer.conv is not None:
-                rows = self._convolution(layer, layer.conv, next(states), rows, step)
-            elif layer.latent is not None:
-                rows = self._latent_attention(layer, layer.latent, self._pools[index], rows, step)
-            else:
-                rows = self._attention(layer, self._pools[index], rows, step)
+            rows = self._mixed(index, layer, (states, slots), rows, step)
             entering = hidden
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
             if layer.cross is not None:
                 hidden = hidden + layer.cross(hidden, index, batch)
-            rows = _normed(layer.mlp_norm_before, entering if is_parallel else hidden)
-            rows = self._mlp(layer, rows, hidden, step.adapters)
-            hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
-            hidden = _normed(layer.mlp_norm_sum, hidden)
+            if layer.mlp is not None or layer.experts is not None:
+                rows = _normed(layer.mlp_norm_before, entering if is_parallel else hidden)
+                rows = self._mlp(layer, rows, hidden, step.adapters)
+                hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
+                hidden = _normed(layer.mlp_norm_sum, hidden)
             if layer.input is not None and inputs is not None:
                 hidden = layer.input(hidden, inputs[:, index])
             if layer.scale is not None:
@@ -247,6 +232,27 @@ class ReferenceRunner(HostBlocks):
             if batch.deep_embeds is not None and index < len(batch.deep_embeds):
                 hidden[batch.embed_rows] += batch.deep_embeds[index]
         return hidden
+
+    def _mixed(
+        self,
+        index: int,
+        layer: DecoderLayer,
+        stored: tuple[Iterator[FloatArray], Iterator[FloatArray]],
+        rows: FloatArray,
+        step: _Step,
+    ) -> FloatArray:
+        """Returns the result of attention, or of what replaces it. `stored` are states of convolutions and slots."""
+        (states, slots), beside = stored, None
+        if layer.recurrent is not None:
+            beside = self._recurrence(layer, layer.recurrent, next(slots), rows, step)
+            if not layer.spec.is_beside:
+                return beside
+        elif layer.conv is not None:
+            return self._convolution(layer, layer.conv, next(states), rows, step)
+        if layer.latent is not None:
+            return self._latent_attention(layer, layer.latent, self._pools[index], rows, step)
+        attended = self._attention(layer, self._pools[index], rows, step)
+        return attended if beside is None else attended + beside
 
     def _rope_positions(self, batch: Batch) -> IntArray:
         if self._axes is None or batch.rope_positions is None:
@@ -281,12 +287,14 @@ class ReferenceRunner(HostBlocks):
             k = turned_heads(spec, layer.k_norm, kv[:, :kv_size], rotation)
             v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
             if spec.has_value_norm:
-                v = RmsNorm(np.ones(1, np.float32), np.float32(spec.norm_eps))(v)
+                v = plain_norm(spec)(v)
             if self._has_int8_cache:
-                k, v = _rounded(k), _rounded(v)
+                k, v = rounded_heads(k), rounded_heads(v)
             # All rows are written before any row reads: a row may attend to other rows of the same step.
             pool[0, step.slots], pool[1, step.slots] = k, v
-        plan = step.plans[layer.spec.window, layer.spec.num_kv_heads]
+        if layer.spec.temperature is not None:
+            q = q * temperatures(layer.spec.temperature, step.batch.positions)[:, None, None]
+        plan = step.plans[_sight(layer.spec)]
         output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
         if spec.has_output_gate:
             output = output * sigmoid(pairs[:, :, spec.head_dim :].reshape(num_rows, q_size))
@@ -314,7 +322,7 @@ class ReferenceRunner(HostBlocks):
         cosine, sine = step.rotations[rope]
         pool[0, step.slots] = heads.cached(vectors, cosine, sine)
         q = heads.queries(queries[:num_rows], cosine, sine)
-        plan = step.plans[layer.spec.window, None]
+        plan = step.plans[_sight(layer.spec)]
         attended = attend(self.spec, plan, q, pool[0], pool[0])
         output = tiles.pad_rows(heads.values(attended))
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
@@ -344,12 +352,12 @@ class ReferenceRunner(HostBlocks):
         rows: FloatArray,
         step: _Step,
     ) -> FloatArray:
-        made = layer.qkv(rows)
+        made = layer.recurrent_in(rows)
         if net.unrounded is not None:
             made = np.concatenate([made, net.unrounded(rows)], axis=1)
         made = step.adapters.add(made, rows, layer.prefix, net.parts)[: len(step.slots)]
         output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
-        return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
+        return step.adapters.add(layer.recurrent_out(output), output, layer.prefix, ((net.out, 0),))
 
     def _mlp(
         self, layer: DecoderLayer, rows: FloatArray, hidden: FloatArray, adapters: AdapterRows
@@ -383,13 +391,10 @@ class ReferenceRunner(HostBlocks):
         return logits
 
 
+def _sight(layer: LayerSpec) -> tuple[int | None, ...]:
+    """Returns what decides which keys a layer's rows attend to, and how they are divided into pieces of work."""
+    return layer.window, layer.chunk, layer.num_kv_heads
+
+
 def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
     return rows if norm is None else norm(rows)
-
-
-def _rounded(heads: FloatArray) -> FloatArray:
-    """Returns keys or values [rows, heads, head_dim] rounded to int8 and back; each head of each row has its own
-    scale.
-    """
-    whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
-    return (whole.values * whole.scales[:, None]).reshape(heads.shape)
