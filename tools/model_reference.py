@@ -122,7 +122,10 @@ def models() -> str:
 def _on_a_gpu(family: Family) -> str:
     is_attention = not family.has_latent and family.recurrence == "none"
     hears = family.tower is not None and family.tower.section is None
-    return "no" if not is_attention or hears or family.has_layer_sizes else "yes"
+    rule = family.experts
+    has_other_router = rule is not None and rule.is_sigmoid != rule.has_correction
+    others = family.has_layer_sizes or family.windows == "chunks" or family.may_be_xielu
+    return "no" if not is_attention or hears or others or has_other_router else "yes"
 
 
 def _parts_of_families() -> tuple[str, ...]:
@@ -172,13 +175,29 @@ def _parts_of_families() -> tuple[str, ...]:
         ),
         (
             "**Mamba-2** replaces attention in some layers of "
-            + _families(lambda family: family.recurrence == "mamba")
+            + _families(
+                lambda family: family.recurrence in ("mamba", "blocks") and family.has_attention
+            )
+            + ", is beside it in all layers of "
+            + _families(lambda family: family.recurrence == "beside")
+            + ", and alone in "
+            + _families(lambda family: not family.has_attention)
             + ". The states are stored in slots, as for gated delta nets. All linear layers may be quantized, "
             "including "
             "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
-            "served like other decoders (docs/decisions/0052)."
+            "served like other decoders (docs/decisions/0052). Factors that a config has for the rows of matrices are "
+            "multiplied into the weights when they are read, so such weights may not be quantized in the checkpoint "
+            "(docs/decisions/0123)."
         ),
         _own_sizes(),
+        (
+            "**Attention in chunks** is in "
+            + _families(lambda family: family.windows == "chunks")
+            + ": a token attends to the tokens of its chunk only, and in layers without rope to all, by queries that "
+            "grow with the position. Of `llama4` the text model is served; its vision tower is not loaded. The "
+            "tensors of experts must be stored as transformers stores them: all experts of a layer in one "
+            "(docs/decisions/0114)."
+        ),
     )
 
 

@@ -121,6 +121,8 @@ DENSE_CASES = {
         "cohere",
         {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.7},
     ),
+    "cohere, norms of queries and keys": ("cohere", {"use_qk_norm": True, "logit_scale": 0.25}),
+    "apertus": ("apertus", {}),
     "cohere2": ("cohere2", {"sliding_window": 25, "logit_scale": 0.25}),
     "cohere2, listed windows": (
         "cohere2",

@@ -7,6 +7,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.compute.dense_families import DENSE_CASES, rope
 from tests.compute.gemma_families import GEMMA_CASES
+from tests.compute.hybrid_families import STATE_CASES
+from tests.compute.router_families import ROUTER_CASES
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.families.decoder_families import FAMILIES
 
@@ -434,13 +436,18 @@ CASES = {
         },
     ),
     **GEMMA_CASES,
+    **ROUTER_CASES,
+    **STATE_CASES,
 }
 
 
 def is_recurrent(model_type: str, settings: dict) -> bool:
     """Whether it keeps states, with which errors grow."""
     family = FAMILIES[model_type]
-    has_mamba = family.recurrence == "mamba" and settings.get("layer_types") != ATTENTION_ALONE
+    has_mamba = (
+        family.recurrence in ("mamba", "beside", "blocks")
+        and settings.get("layer_types") != ATTENTION_ALONE
+    )
     return has_mamba or family.recurrence == "delta"
 
 

@@ -12,7 +12,7 @@ from weft.model.families.family import GROUP_KEYS, Bias, Family
 from weft.model.families.latent import attention_scale, read_latent
 from weft.model.families.layer_sizes import with_layer_sizes
 from weft.model.families.layers import FULL, SLIDING, read_layers, windows_in_use
-from weft.model.families.mamba import MAMBA_KEYS
+from weft.model.families.recurrent.mamba import BESIDE_KEYS, MAMBA_KEYS, with_multipliers
 from weft.model.families.rope import context_length, read_sections
 from weft.model.fields import Fields, shown
 from weft.model.spec import ModelSpec, NormPlacement, QkNorm
@@ -33,6 +33,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "swiglu_alpha": (),
         "swiglu_limit": (),
         "attention_chunk_size": (0,),
+        "attn_temperature_tuning": (False, 0),
         "attn_output_gate": (False,),
         "full_attention_interval": (),
         "linear_num_value_heads": (),
@@ -51,7 +52,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "use_double_wide_mlp": (False,),
         "use_expert_bias": (True,),
         "conv_L_cache": (),
-        **dict.fromkeys(MAMBA_KEYS, ()),
+        **dict.fromkeys(MAMBA_KEYS | BESIDE_KEYS, ()),
         "attn_layer_indices": (),
         "shared_intermediate_size": (),
         "normalization_function": ("rmsnorm",),
@@ -204,6 +205,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_offset=family.norm_offset,
         norm_placement=_norm_placement(family, fields),
         qk_norm=_qk_norm(family, fields),
+        has_qk_weights=family.has_qk_weights,
         has_sinks=family.has_sinks,
         has_output_gate="attn_output_gate" in reads and fields.flag_or("attn_output_gate", True),
         conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
@@ -212,7 +214,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         o_bias=_bias(family.o_bias, fields),
         mlp_bias=_bias(family.mlp_bias, fields),
         is_gated=family.is_gated,
-        activation=_activation(config.model_type, fields),
+        activation=_activation(config, fields),
         swiglu_limit=_cap("swiglu_limit", reads, fields),
         swiglu_alpha=_multiplier("swiglu_alpha", reads, fields),
         attention_scale=scale,
@@ -226,6 +228,8 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         head_bias=family.head_bias,
         tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
     )
+    if family.recurrence == "beside":
+        return with_multipliers(fields, spec)
     return with_layer_sizes(family, fields, spec)
 
 
@@ -268,7 +272,7 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    if family.windows != "layer_types" and family.recurrence == "none":
+    if family.windows in ("none", "every_layer") and family.recurrence == "none":
         _refuse_mixed_layers(family, fields)
 
 
@@ -298,7 +302,8 @@ def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
         return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
-    size = fields.integer("intermediate_size", high=_MAX_WIDTH)
+    dense = "intermediate_size_mlp"  # of Llama 4, whose intermediate_size is that of experts
+    size = fields.integer(dense if dense in family.reads else "intermediate_size", high=_MAX_WIDTH)
     key = "block_auto_adjust_ff_dim"
     return _adjusted(fields, size) if key in family.reads and fields.flag_or(key, True) else size
 
@@ -380,12 +385,16 @@ def _logits_divisor(reads: frozenset[str], fields: Fields, hidden: int) -> float
         return hidden / fields.integer_or("dim_model_base", hidden)
     if "logit_scale" in reads:
         return 1 / fields.factor("logit_scale")
+    if "lm_head_multiplier" in reads:
+        return 1 / fields.factor_or("lm_head_multiplier", 1.0)
     return _multiplier("logits_scaling", reads, fields)
 
 
-def _activation(model_type: str, fields: Fields) -> Activation:
+def _activation(config: ModelConfigFile, fields: Fields) -> Activation:
     key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
     name = fields.text(key)
-    if name == "gelu" and model_type.startswith("gemma"):
+    if name == "xielu" and config.family.may_be_xielu:
+        return Activation.XIELU
+    if name == "gelu" and config.model_type.startswith("gemma"):
         return Activation.GELU_TANH  # early Gemma configs say gelu but mean its tanh form
     return read_activation(fields, key)

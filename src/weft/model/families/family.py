@@ -28,10 +28,10 @@ GROUP_KEYS = (
     *("n_shared_experts", "first_k_dense_replace", "routed_scaling_factor"),
     *("n_group", "topk_group"),
 )
-Windows = Literal["none", "every_layer", "layer_types"]
-Recurrence = Literal[
-    "none", "convolution", "mamba", "delta"
-]  # instead of attention, in some layers
+Windows = Literal["none", "every_layer", "layer_types", "chunks"]
+# Instead of attention, in some layers; "beside": Mamba-2 beside attention, in all layers; "blocks": a list of
+# Nemotron-H's kinds, of which two make a layer.
+Recurrence = Literal["none", "convolution", "mamba", "delta", "beside", "blocks"]
 
 # Values of missing keys that most families share.
 COMMON: Mapping[str, object] = MappingProxyType(
@@ -49,12 +49,15 @@ COMMON: Mapping[str, object] = MappingProxyType(
 class ExpertsRule:
     """Rule by which a family's config describes its experts and the layers with experts.
 
-    `count`, `inner_size` and `shared_size` are keys of the config. With `is_optional`, a count of 0 leaves only the
+    `count`, `inner_size` and `shared_size` are keys of the config; or `num_shared` is the key of the number of experts
+    that the shared expert is as large as. With `is_optional`, a count of 0 leaves only the
     shared expert, as an MLP. If `is_normalized` is None, the key norm_topk_prob decides. With `has_steps`,
     decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; otherwise every layer has experts.
     With `has_groups`, shared experts and router have DeepSeek's form and keys; the router is DeepSeek-V3's with
     `is_sigmoid`, otherwise DeepSeek-V2's. `switch` is a key that must be true for a model with experts. `kinds`
-    is a key that may list, for each layer, sparse (experts) or dense.
+    is a key that may list, for each layer, sparse (experts) or dense. `listed` is a key that may list the numbers of
+    layers with experts, and `steps` the key that says otherwise that every so many layers have some. `span` are keys:
+    the distance of layers with experts, the first and the last of them.
     """
 
     count: str
@@ -62,15 +65,22 @@ class ExpertsRule:
     is_normalized: bool | None = None
     has_steps: bool = False
     shared_size: str | None = None
+    num_shared: str | None = None
     has_shared_gate: bool = True
     is_optional: bool = False
     has_bias: bool = False
     has_groups: bool = False
     is_sigmoid: bool = False
+    has_correction: bool = False  # as in `ExpertsSpec`
+    weighs_inputs: bool = False  # as in `ExpertsSpec`
     epsilon: float = 1e-20  # as in `ExpertsSpec`
     has_norms: bool = False  # as in `ExpertsSpec`
     switch: str | None = None
     kinds: str | None = None
+    listed: str | None = None
+    steps: str | None = None
+    span: tuple[str, str, str] | None = None
+    has_blocks: bool = False  # the blocks of Nemotron-H say which layers have experts
 
     @property
     def other_count(self) -> str | None:
@@ -106,11 +116,14 @@ class Family:
     has_key_bias: bool = True  # where the other linear layers of attention have biases
     mlp_bias: Bias = "never"
     is_gated: bool = True
+    may_be_xielu: bool = False  # files may name xIELU as activation
     norm: Norm = Norm.RMS
     norm_bias: bool = True  # layer norms have biases
     head_bias: bool = False
     qk_norm: QkNorm = QkNorm.NONE
+    has_qk_weights: bool = True  # as in `ModelSpec`
     recurrence: Recurrence = "none"
+    has_attention: bool = True  # False: every layer has a recurrence, and no layer has an MLP
     is_by_key_head: bool = False  # for delta nets; see `DeltaSpec`
     has_sinks: bool = False
     has_latent: bool = False  # latent attention, with DeepSeek's keys

@@ -1,13 +1,15 @@
 """Layers in a decoder's config: the kind of each layer, its window and its rope."""
 
-from weft.model.families.delta import delta_layers
 from weft.model.families.family import Family
-from weft.model.families.mamba import mamba_layers
+from weft.model.families.recurrent.delta import delta_layers
+from weft.model.families.recurrent.mamba import beside_layers, mamba_alone, mamba_layers
+from weft.model.families.recurrent.nemotron_blocks import block_layers
 from weft.model.families.rope import read_rope
 from weft.model.fields import Fields
-from weft.model.spec import MAX_CONV_WIDTH, LayerSpec
+from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, Temperature
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+_CHUNKED = "chunked_attention"
 _MAX_LAYERS = 4096
 _CONV = "conv"
 
@@ -16,14 +18,23 @@ def read_layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpe
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
+    if not family.has_attention:
+        return mamba_alone(fields, num_layers)
     if family.recurrence == "delta":
         rope = read_rope(fields, family.rope, head_dim, FULL)
         return delta_layers(fields, num_layers, rope, is_by_key_head=family.is_by_key_head)
+    if family.recurrence == "blocks":
+        return block_layers(fields)
+    if family.recurrence == "beside":
+        rope = read_rope(fields, family.rope, head_dim, FULL)
+        return beside_layers(fields, num_layers, rope)
     if family.recurrence == "mamba":
         rope = read_rope(fields, family.rope, head_dim, FULL)
         may_lack_rope = "position_embedding_type" in family.reads
         return mamba_layers(fields, num_layers, rope, may_lack_rope=may_lack_rope)
     has_rope = _rope_layers(family, fields, num_layers)
+    if family.windows == "chunks":
+        return _chunked_layers(family, fields, has_rope, head_dim)
     kinds = _layer_types(family, fields, num_layers, has_rope)
     need = family.rope_needs_window
     if need == "always" or (need == "if_any" and windows_in_use(family, fields)):
@@ -44,11 +55,45 @@ def read_layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpe
     )
 
 
+def _chunked_layers(
+    family: Family, fields: Fields, has_rope: list[bool], head_dim: int
+) -> tuple[LayerSpec, ...]:
+    """Returns Llama 4's layers: those without rope see all keys, and their queries grow with the position."""
+    if fields.has("layer_types"):
+        kinds = _listed_layer_types(fields, len(has_rope), (FULL, _CHUNKED))
+    else:
+        is_divided = fields.has("attention_chunk_size")
+        kinds = [_CHUNKED if roped and is_divided else FULL for roped in has_rope]
+    chunk = fields.integer("attention_chunk_size") if _CHUNKED in kinds else None
+    rope = read_rope(fields, family.rope, head_dim, FULL)
+    temperature = _temperature(fields)
+    return tuple(
+        LayerSpec(
+            rope=rope if roped else None,
+            chunk=chunk if kind == _CHUNKED else None,
+            temperature=None if roped else temperature,
+            has_qk_norm=roped,
+        )
+        for kind, roped in zip(kinds, has_rope, strict=True)
+    )
+
+
+def _temperature(fields: Fields) -> Temperature | None:
+    key = "attn_temperature_tuning"
+    if type(fields.values.get(key)) is int:  # files of the first release have a number
+        is_tuned = fields.integer(key, low=0) > 0
+    else:
+        is_tuned = fields.flag_or(key, True)
+    if not is_tuned:
+        return None
+    return Temperature(fields.integer("floor_scale"), fields.factor("attn_scale"))
+
+
 def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
     if "no_rope_layers" not in family.reads:
         return [True] * num_layers
     listed = fields.values.get("no_rope_layers")
-    if listed is None:
+    if listed is None or listed == []:
         interval = fields.integer("no_rope_layer_interval")
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
     if (

@@ -40,7 +40,10 @@ class DecoderNames:
     """Tensor names of a decoder family: a map as in `Names`, and further names by the placement of norms.
 
     `is_transposed`: linear layers are stored as [in, out]. `has_bare_experts`: experts are stored as in gpt-oss.
-    `has_short_experts`: names of tensors with all experts have no suffix.
+    `has_short_experts`: names of tensors with all experts have no suffix; with `has_turned_experts` these tensors have
+    rows and columns exchanged. With a name "second_layer" the two parts of a layer are layers of their own in the
+    checkpoint, the MLP being the second; it is then the prefix of the second part's tensors.
+    `has_correction_row`: the router's correction is stored as a matrix of one row.
     `has_mixed_heads`: one tensor has a head's query, key and value, then those of the next head. `has_neighbours`:
     elements of a head that are rotated together are adjacent.
     """
@@ -50,6 +53,8 @@ class DecoderNames:
     is_transposed: bool = False
     has_bare_experts: bool = False
     has_short_experts: bool = False
+    has_turned_experts: bool = False
+    has_correction_row: bool = False
     has_mixed_heads: bool = False
     has_neighbours: bool = False
     head: str = "lm_head"
@@ -211,6 +216,33 @@ BAMBA = DecoderNames(
             "mlp_norm_before": "pre_ff_layernorm",
         }
     },
+)
+# Attention, Mamba-2, MLPs and experts are all called mixers, each in a layer of its own.
+NEMOTRON_H = DecoderNames(
+    {
+        "embed": "embeddings",
+        "layer": "layers.{}.",
+        "second_layer": "layers.{}.",
+        **{part: f"mixer.{part}_proj" for part in ("q", "k", "v", "o", "up", "down")},
+        **{ours: theirs.replace("mamba.", "mixer.") for ours, theirs in _MAMBA.items()},
+        "router": "mixer.gate",
+        "router_correction": "mixer.gate.e_score_correction_bias",
+        "expert_up": "mixer.experts.{}.up_proj",
+        "expert_down": "mixer.experts.{}.down_proj",
+        "shared.up": "mixer.shared_experts.up_proj",
+        "shared.down": "mixer.shared_experts.down_proj",
+        "norm": "norm_f",
+    },
+    {NormPlacement.BEFORE: {"attention_norm_before": "norm", "mlp_norm_before": "norm"}},
+)
+MAMBA2 = DecoderNames(
+    {
+        "embed": "embeddings",
+        "layer": "layers.{}.",
+        **{ours: theirs.replace("mamba.", "mixer.") for ours, theirs in _MAMBA.items()},
+        "norm": "norm_f",
+    },
+    {NormPlacement.BEFORE: {"attention_norm_before": "norm"}},
 )
 GPT_OSS = DecoderNames(
     {

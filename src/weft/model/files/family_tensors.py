@@ -19,8 +19,9 @@ from weft.model.spec import ModelSpec
 
 _NESTED_HEAD = "language_model.lm_head"  # in families with vision, in some of their checkpoints
 _NUM_MTP = "num_nextn_predict_layers"
-# Tensors that old versions of transformers saved; Weft computes them from the config.
-_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
+# Tensors that Weft computes from the config, which old versions of transformers saved; and the number below which xIELU
+# computes as if its input were that number, which changes results by less than rounding does.
+_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq", ".act_fn.eps")
 # Names of norm weights in the first releases of BERT.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 

@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from weft.model.families.names import HEADS, LLAMA, DecoderNames, Names
-from weft.model.files.tensor_plan import HeadRows, TensorPlan
+from weft.model.files.stored_forms import HEAD_NORMS, as_stored
+from weft.model.files.tensor_plan import TensorPlan
 from weft.model.pooling import HeadSpec
 from weft.model.recurrence import Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
+from weft.model.switches import Activation
 
 _NORMS = {
     NormPlacement.BEFORE: ("before",),
@@ -20,9 +22,6 @@ _NORMS = {
     NormPlacement.PARALLEL: ("before",),
     NormPlacement.SUM: ("sum",),
 }
-
-
-_QKV = ("q", "k", "v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +40,7 @@ def decoder_layout(
     if spec.joins_hidden:
         return tuple(_model(spec, spelling, prefix))
     embed, *plans = _model(spec, spelling, prefix)
-    if names.is_transposed:
-        plans = [
-            replace(plan, is_transposed=plan.name.startswith("layers.") and len(plan.shape) == 2)
-            for plan in plans
-        ]
-    if names.has_mixed_heads or names.has_neighbours:
-        plans = [_of_heads(plan, spec, names) for plan in plans]
-    if names.has_short_experts:
-        plans = [plan if plan.stack is None else _without_suffix(plan) for plan in plans]
-    if names.has_bare_experts:
-        plans = [plan if plan.stack is None else _bare(plan) for plan in plans]
+    plans = as_stored(plans, spec, names)
     head = _whole("head", f"{names.head}.weight", spec.vocab_size, spec.hidden_size)
     if spec.embed_size is not None:
         shape = (spec.embed_size, spec.hidden_size)
@@ -75,33 +64,6 @@ def shared_keys(spec: ModelSpec, names: Mapping[str, str]) -> Iterator[str]:
         if layer.kv_layer is not None:
             for part in ("k", "v", "k_norm"):
                 yield names["layer"].format(index) + names[part]
-
-
-def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorPlan:
-    """Returns the plan for heads in another order: q, k and v head by head, or with adjacent rotated rows."""
-    lead, _, name = plan.name.removesuffix(".bias").rpartition(".")
-    if name not in _QKV:
-        return plan
-    layer = spec.layers[int(lead.rpartition(".")[2])]
-    size = step = spec.heads_of(layer)[1]
-    start, rope = plan.start, layer.rope
-    if names.has_mixed_heads:
-        step, start = len(_QKV) * size, _QKV.index(name) * size
-    turned = rope.dim if names.has_neighbours and rope is not None and name != "v" else 0
-    return replace(plan, start=start, heads=HeadRows(plan.shape[0] // size, size, step, turned))
-
-
-def _bare(plan: TensorPlan) -> TensorPlan:
-    """Returns the plan for a layer's experts in one tensor [experts, in, out], with alternating gate and up rows."""
-    stack = plan.stack
-    assert stack is not None
-    source = plan.source.removesuffix(".weight").replace(".bias", "_bias")
-    plan = replace(plan, source=source, is_transposed=len(plan.shape) == 2)
-    each = plan.rows // stack
-    if plan.shape[0] == each:
-        return plan
-    number, first = divmod(plan.start, each)
-    return replace(plan, start=number * each + (first > 0), step=2)
 
 
 def encoder_layout(
@@ -149,33 +111,52 @@ def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[T
         yield from _layer_inputs(spec, names, prefix)
     if spec.has_embed_norm:
         yield from _norm("embed_norm", prefix + names["embed_norm"], spec)
-    for index, layer in enumerate(spec.layers):
-        yield from _layer(spec, layer, index, names, prefix + names["layer"].format(index))
+    for index, (layer, leads) in enumerate(zip(spec.layers, _leads(spec, names), strict=True)):
+        yield from _layer(spec, layer, index, names, *(prefix + lead for lead in leads))
     if spec.norm_placement is not NormPlacement.SUM:
         yield from _norm("norm", prefix + names["norm"], spec)
 
 
+def _leads(spec: ModelSpec, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the prefixes of the tensors of each layer's two parts, which in some checkpoints are layers themselves."""
+    second, number = names.get("second_layer"), 0
+    for layer in spec.layers:
+        lead = names["layer"].format(number)
+        number += 1
+        if second is None or not layer.has_mlp:
+            yield lead, lead
+        else:
+            yield lead, second.format(number)
+            number += 1
+
+
 def _layer(
-    spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
+    spec: ModelSpec,
+    layer: LayerSpec,
+    index: int,
+    names: Mapping[str, str],
+    source: str,
+    second: str,
 ) -> Iterator[TensorPlan]:
     ours = f"layers.{index}."
     if layer.recurrence is not None:
         yield from _recurrence(spec, layer.recurrence, ours, source, names)
-    elif layer.conv_width:
+    if layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
-    else:
+    if layer.has_attention:
         yield from _attention(spec, layer, ours, source, names)
     if spec.num_cross_keys:
         yield from _cross_attention(spec, ours, source, names)
-    if layer.experts is None:
-        yield from _mlp(spec, layer, ours, source, names)
-    else:
-        yield from _experts(spec, layer.experts, ours, source, names)
+    if layer.experts is not None:
+        yield from _experts(spec, layer.experts, ours, second, names)
+    elif layer.has_mlp:
+        yield from _mlp(spec, layer, ours, second, names)
     for place in _NORMS[spec.norm_placement]:
         for part in ("attention", "mlp"):
             name = f"{part}_norm_{place}"
-            if part == "mlp" or layer.has_attention_norm:
-                yield from _norm(ours + name, source + names[name], spec)
+            if layer.has_attention_norm if part == "attention" else layer.has_mlp:
+                lead = source if part == "attention" else second
+                yield from _norm(ours + name, lead + names[name], spec)
     yield from _layer_input(spec, ours, source, names)
 
 
@@ -226,11 +207,14 @@ def _attention(
     yield from _products(ours, source, names, output, spec.o_bias)
     if spec.has_sinks:
         yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
-    if spec.qk_norm is not QkNorm.NONE:
-        heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
-        for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
+    if spec.qk_norm is not QkNorm.NONE and spec.has_qk_weights and layer.has_qk_norm:
+        is_whole = spec.qk_norm in (QkNorm.FULL, QkNorm.HEAD_LAYER)
+        heads = (spec.num_heads, spec.num_kv_heads) if is_whole else (1, 1)
+        for name, count in zip(HEAD_NORMS, heads, strict=True):
             if name == "q_norm" or layer.stores_kv:
-                yield _whole(ours + name, f"{source}{names[name]}.weight", count * size)
+                plan = _whole(ours + name, f"{source}{names[name]}.weight", count * size)
+                has_rows = spec.qk_norm is QkNorm.HEAD_LAYER  # one for each head
+                yield replace(plan, stack=count) if has_rows else plan
 
 
 def _cross_attention(
@@ -298,15 +282,19 @@ def _mlp(
     up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
     yield from _products(ours, source, names, up, spec.mlp_bias)
     yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
+    if spec.activation is Activation.XIELU:
+        for part in ("positive", "negative", "linear"):
+            yield _whole(f"{ours}xielu_{part}", source + names[f"xielu_{part}"], 1)
 
 
 def _experts(
     spec: ModelSpec, experts: ExpertsSpec, ours: str, source: str, names: Mapping[str, str]
 ) -> Iterator[TensorPlan]:
     hidden, inner, shared = spec.hidden_size, experts.inner_size, experts.shared_size
+    up = ("gate", "up") if spec.is_gated else ("up",)
     router = {"router": (experts.count, hidden)}
     yield from _products(ours, source, names, router, experts.has_bias)
-    if experts.is_sigmoid:
+    if experts.has_correction:
         theirs = source + names["router_correction"]
         yield _whole(f"{ours}router_correction", theirs, experts.count)
     if experts.has_norms:
@@ -317,23 +305,18 @@ def _experts(
     if experts.weighs_shared:
         yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
     if shared:
-        shapes = {"gate": (shared, hidden), "up": (shared, hidden), "down": (hidden, shared)}
+        shapes = {**dict.fromkeys(up, (shared, hidden)), "down": (hidden, shared)}
         own = {part: names[f"shared.{part}"] for part in shapes}
         yield from _products(ours, source, own, shapes, False)
     shapes, own = {}, {}
     for number in range(experts.count):
         lead = f"experts.{number}."
-        shapes |= dict.fromkeys((f"{lead}gate", f"{lead}up"), (inner, hidden))
+        shapes |= dict.fromkeys((lead + part for part in up), (inner, hidden))
         shapes[f"{lead}down"] = (hidden, inner)
-        own |= {lead + p: names[f"expert_{p}"].format(number) for p in ("gate", "up", "down")}
+        own |= {lead + p: names[f"expert_{p}"].format(number) for p in (*up, "down")}
     is_stacked = "{}" not in names["expert_down"]
     for plan in _products(ours, source, own, shapes, experts.has_bias):
         yield replace(plan, stack=experts.count) if is_stacked else plan
-
-
-def _without_suffix(plan: TensorPlan) -> TensorPlan:
-    """Returns the plan for experts in a tensor whose name has no suffix."""
-    return replace(plan, source=plan.source.removesuffix(".weight"))
 
 
 def _products(

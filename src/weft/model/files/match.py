@@ -87,13 +87,16 @@ class Matched:
                     whole[plan.source] = self._rounded(files, plan, dtype)
             elif plan.source not in whole:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
+                if not tensor.data.ndim:  # a scalar counts as a row of one
+                    tensor = replace(tensor, data=tensor.data.reshape(1))
                 if plan.folded is not None:
                     tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
                 if plan.channels_last is not None:
                     tensor = _channels_first(tensor, plan.channels_last)
                 is_whole = plan.is_transposed and plan.stack is None
                 whole[plan.source] = tensor.transposed() if is_whole else tensor
-        return Weights({plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout})
+        taken = {plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout}
+        return Weights({p.name: _multiplied(taken[p.name], p) for p in self.layout})
 
     def _taken(
         self,
@@ -108,7 +111,8 @@ class Matched:
         source = whole[plan.source]
         if plan.stack is not None:
             assert isinstance(source, Tensor)
-            return _of_stack(source, plan, is_transposed=plan.is_transposed)
+            taken = _of_stack(source, plan, is_transposed=plan.is_transposed)
+            return taken if plan.index is None else taken.taken(plan.index)
         if plan.index is not None:
             return source.taken(plan.index)
         if plan.factor is None:
@@ -134,6 +138,25 @@ class Matched:
             tensors = {name: _of_stack(tensor, plan) for name, tensor in tensors.items()}
         paths = {name: str(where.path) for name, where in stored.items()}
         return self.format.read(Parts(plan.lead, (rows, depth), tensors, paths), dtype)
+
+
+def _multiplied(values: Values, plan: TensorPlan) -> Values:
+    """Returns the values times the plan's factors, in the same type."""
+    if all(factor == 1.0 for _, factor in plan.multipliers):
+        return values
+    if not isinstance(values, Tensor) or values.scales is not None:
+        raise ConfigError(
+            f"tensor {plan.source} is quantized and has a factor in config.json; this is not implemented: serve the "
+            "model that is not quantized, with --quantization int8 or int4"
+        )
+    rows, factors = zip(*plan.multipliers, strict=True)
+    by_row = np.repeat(np.asarray(factors, np.float32), rows).reshape(
+        -1, *[1] * (len(plan.shape) - 1)
+    )
+    if not values.is_finite():
+        refuse_values(f"tensor {plan.source}")
+    whole = Tensor("float32", values.float32() * by_row)
+    return whole.rounded_to(values.dtype)
 
 
 def match_tensors(

@@ -35,7 +35,7 @@ class TensorPlan:
     matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are numbered
     consecutively; every `step`th row is selected, from `start` on. `heads`: these rows are selected instead, from
     `start` on. `folded`: dimensions of a row in the file. `channels_last`: number of channels, which are last in a row
-    of the file.
+    of the file. `multipliers` are runs of rows, each with a factor of its values.
     """
 
     name: str
@@ -50,6 +50,7 @@ class TensorPlan:
     heads: HeadRows | None = None
     folded: tuple[int, ...] | None = None
     channels_last: int | None = None
+    multipliers: tuple[tuple[int, float], ...] = ()
 
     @property
     def index(self) -> NDArray[np.intp] | None:

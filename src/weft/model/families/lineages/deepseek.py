@@ -30,6 +30,7 @@ _SIGMOID_EXPERTS = ExpertsRule(
     inner_size="moe_intermediate_size",
     has_groups=True,
     is_sigmoid=True,
+    has_correction=True,
 )
 _OF_EXPERTS = {"n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", *GROUP_KEYS}
 

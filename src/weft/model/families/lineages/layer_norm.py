@@ -7,7 +7,7 @@ from types import MappingProxyType
 from weft.model.families.family import COMMON, Family
 from weft.model.families.names import DECODER, DECODER_NORMS, LLAMA, DecoderNames, joined
 from weft.model.families.rope import RopeRules
-from weft.model.spec import NormPlacement
+from weft.model.spec import NormPlacement, QkNorm
 from weft.model.switches import Norm
 
 _COMMON = {**COMMON, "layer_norm_eps": 1e-5}
@@ -52,7 +52,8 @@ _COHERE = Family(
     norm=Norm.LAYER,
     norm_bias=False,
     norm_placement=NormPlacement.PARALLEL,
-    reads=frozenset({"logit_scale"}),
+    qk_norm=QkNorm.HEAD_LAYER,
+    reads=frozenset({"logit_scale", "use_qk_norm"}),
     names=replace(LLAMA, has_neighbours=True),
 )
 
@@ -111,6 +112,8 @@ LAYER_NORM_FAMILIES: Mapping[str, Family] = MappingProxyType(
             defaults={**_COHERE.defaults, "sliding_window": 4096, "sliding_window_pattern": 4},
             windows="layer_types",
             rope_needs_window="always",
+            qk_norm=QkNorm.NONE,
+            reads=frozenset({"logit_scale"}),
         ),
         "phi": Family(
             architecture="PhiForCausalLM",

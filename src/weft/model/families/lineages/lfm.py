@@ -70,6 +70,7 @@ LFM_FAMILIES: Mapping[str, Family] = MappingProxyType(
                 inner_size="moe_intermediate_size",
                 has_groups=True,
                 is_sigmoid=True,
+                has_correction=True,
                 epsilon=1e-6,
             ),
         ),

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from weft.model.families.delta import DELTA, DELTA_KEYS
 from weft.model.families.family import ExpertsRule, Family
 from weft.model.families.lineages.qwen_vl import QWEN3_5_TOWER
 from weft.model.families.names import QWEN_DELTA, QWEN_NEXT
+from weft.model.families.recurrent.delta import DELTA, DELTA_KEYS
 from weft.model.families.rope import RopeRules
 from weft.model.spec import QkNorm
 

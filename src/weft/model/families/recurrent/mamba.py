@@ -1,10 +1,11 @@
-"""Mamba-2 in a config: the layers that have Mamba-2 instead of attention, and their sizes."""
+"""Mamba-2 in a config: the layers that have Mamba-2 instead of attention or beside it, and their sizes."""
 
 import math
+from dataclasses import replace
 
 from weft.model.fields import Fields, is_finite_number
 from weft.model.recurrence import Mamba2Spec
-from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
+from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, ModelSpec, Multiplier, RopeSpec
 
 _MAX_WIDTH = 2**24
 _MAX_HEADS = 2**16
@@ -17,6 +18,12 @@ _INFINITIES = ("Infinity", {"__float__": "Infinity"})
 MAMBA_KEYS = frozenset(
     "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_expand mamba_conv_bias"
     " mamba_proj_bias time_step_limit".split()
+)
+# Keys of Falcon-H1, besides: sizes and norms, and factors of weights.
+_FACTORS = "key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier"
+BESIDE_KEYS = frozenset(
+    "mamba_d_ssm mamba_rms_norm mamba_norm_before_gate projectors_bias mlp_multipliers ssm_multipliers"
+    f" lm_head_multiplier {_FACTORS}".split()
 )
 MAMBA_DEFAULTS = {
     "mamba_n_heads": 128,
@@ -46,10 +53,83 @@ def mamba_layers(
     return tuple(attention if kind == _FULL else mamba for kind in kinds)
 
 
+def beside_layers(fields: Fields, num_layers: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    """Returns the layers of Falcon-H1, all of which have attention with this rope, and Mamba-2 beside it."""
+    mamba = replace(
+        _mamba(fields, fields.integer("hidden_size", high=_MAX_WIDTH)),
+        is_normed=fields.flag_or("mamba_rms_norm", False),
+        is_gated_first=not fields.flag_or("mamba_norm_before_gate", True),
+    )
+    if fields.flag_or("projectors_bias", False) != mamba.has_bias:
+        fields.refuse("projectors_bias", "what mamba_proj_bias says")
+    return (LayerSpec(rope=rope, recurrence=mamba, is_beside=True),) * num_layers
+
+
+def with_multipliers(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """Returns the spec of a Falcon-H1 with the factors that its config has.
+
+    Those of queries and keys are in the scale of attention: a factor of the input of attention is twice in it.
+    """
+    mamba = spec.layers[0].recurrence
+    assert isinstance(mamba, Mamba2Spec)
+    of_key, of_input, of_output, ssm_input, ssm_output = (
+        fields.factor_or(key, 1.0) for key in _FACTORS.split()
+    )
+    if of_input != 1 and spec.qkv_bias:
+        fields.refuse("attention_in_multiplier", "1 where attention_bias is true")
+    if ssm_input != 1 and mamba.has_bias:
+        fields.refuse("ssm_in_multiplier", "1 where mamba_proj_bias is true")
+    gate, down = _listed_factors(fields, "mlp_multipliers", 2)
+    parts = _listed_factors(fields, "ssm_multipliers", 5)
+    shared = mamba.num_groups * mamba.state_dim
+    rows = (mamba.inner_size, mamba.inner_size, shared, shared, mamba.num_heads)
+    into = tuple((count, factor * ssm_input) for count, factor in zip(rows, parts, strict=True))
+    hidden = spec.hidden_size
+    return replace(
+        spec,
+        attention_scale=spec.attention_scale * of_key * of_input**2,
+        multipliers=(
+            Multiplier("o", ((hidden, of_output * of_input),)),
+            Multiplier("mamba_in", into),
+            Multiplier("mamba_out", ((hidden, ssm_output),)),
+            Multiplier("gate", ((spec.intermediate_size, gate),)),
+            Multiplier("down", ((hidden, down),)),
+        ),
+    )
+
+
+def _listed_factors(fields: Fields, key: str, count: int) -> tuple[float, ...]:
+    if not fields.has(key):
+        return (1.0,) * count
+    factors = fields.numbers(key)
+    return factors if len(factors) == count else fields.refuse(key, f"a list of {count} numbers")
+
+
+def block_mamba(fields: Fields) -> Mamba2Spec:
+    """Returns the Mamba-2 of Nemotron-H's blocks, whose heads say how wide it is."""
+    heads = fields.integer("mamba_n_heads", high=_MAX_HEADS)
+    inner = heads * fields.integer("mamba_d_head", high=_MAX_WIDTH)
+    of_mamba = {
+        **fields.values,
+        "mamba_d_ssm": inner,
+        "hidden_act": fields.text("mamba_hidden_act"),
+    }
+    low = fields.number_or("time_step_min", 0.0, low=0.0)
+    of_mamba["time_step_limit"] = [low, "Infinity"]
+    return _mamba(Fields(of_mamba, fields.where), fields.integer("hidden_size", high=_MAX_WIDTH))
+
+
+def mamba_alone(fields: Fields, num_layers: int) -> tuple[LayerSpec, ...]:
+    """Returns the layers of a model that has Mamba-2 in all of them, and nothing else."""
+    mamba = _mamba(fields, fields.integer("hidden_size", high=_MAX_WIDTH))
+    return (LayerSpec(recurrence=mamba, has_mlp=False),) * num_layers
+
+
 def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
     """Returns the spec that all Mamba-2 layers of a config share."""
     heads = fields.integer("mamba_n_heads", high=_MAX_HEADS)
     inner = fields.integer("mamba_expand", high=2**10) * hidden
+    inner = fields.integer_or("mamba_d_ssm", inner, high=_MAX_WIDTH)
     if inner % heads:
         fields.refuse("mamba_n_heads", f"a divisor of mamba_expand * hidden_size ({inner})")
     if fields.values.get("mamba_d_head") not in (None, "auto", inner // heads):
