@@ -38,6 +38,9 @@ BFLOAT16_ERROR_OF = {
     "nemotron": 0.02,
     "nemotron with biases": 0.03,
     "bamba": 0.021,
+    "falcon_h1": 0.025,
+    "falcon_h1, a norm after the gate, factors, tied": 0.031,
+    "falcon_h1, a norm before the gate, biases": 0.025,
     "bamba with biases, wide heads, one group": 0.021,
 }
 # Ours to transformers' own. An embedding that is stored narrow is rounded once more: after what leads to the
@@ -80,6 +83,7 @@ VARIANTS = {
         "youtu",
     ),
     *("cohere with biases, untied", "cohere2, listed windows", "phi, whole rope", "dots1"),
+    *("mamba2, one group, biases, tied, limits", "falcon_h1, a norm before the gate, biases"),
     *("olmo3, listed windows, biases, yarn in full attention", "stablelm"),
     "gpt_neox, one after the other, without biases, tied",
 }
