@@ -173,31 +173,39 @@ def _parts_of_families() -> tuple[str, ...]:
             "LoRA adapters (docs/decisions/0051). A layer for multi-token prediction drafts tokens with "
             "`--speculative-config`, and is not loaded otherwise (docs/decisions/0056)."
         ),
-        (
-            "**Mamba-2** replaces attention in some layers of "
-            + _families(
-                lambda family: family.recurrence in ("mamba", "blocks") and family.has_attention
-            )
-            + ", is beside it in all layers of "
-            + _families(lambda family: family.recurrence == "beside")
-            + ", and alone in "
-            + _families(lambda family: not family.has_attention)
-            + ". The states are stored in slots, as for gated delta nets. All linear layers may be quantized, "
-            "including "
-            "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
-            "served like other decoders (docs/decisions/0052). Factors that a config has for the rows of matrices are "
-            "multiplied into the weights when they are read, so such weights may not be quantized in the checkpoint "
-            "(docs/decisions/0123)."
-        ),
+        _mamba(),
         _own_sizes(),
-        (
-            "**Attention in chunks** is in "
-            + _families(lambda family: family.windows == "chunks")
-            + ": a token attends to the tokens of its chunk only, and in layers without rope to all, by queries that "
-            "grow with the position. Of `llama4` the text model is served; its vision tower is not loaded. The "
-            "tensors of experts must be stored as transformers stores them: all experts of a layer in one "
-            "(docs/decisions/0114)."
-        ),
+        _chunks(),
+    )
+
+
+def _mamba() -> str:
+    return (
+        "**Mamba-2** replaces attention in some layers of "
+        + _families(
+            lambda family: family.recurrence in ("mamba", "blocks") and family.has_attention
+        )
+        + ", is beside it in all layers of "
+        + _families(lambda family: family.recurrence == "beside")
+        + ", and alone in "
+        + _families(lambda family: not family.has_attention)
+        + ". The states are stored in slots, as for gated delta nets. All linear layers may be quantized, "
+        "including "
+        "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
+        "served like other decoders (docs/decisions/0052). Factors that a config has for the rows of matrices are "
+        "multiplied into the weights when they are read, so such weights may not be quantized in the checkpoint "
+        "(docs/decisions/0123)."
+    )
+
+
+def _chunks() -> str:
+    return (
+        "**Attention in chunks** is in "
+        + _families(lambda family: family.windows == "chunks")
+        + ": a token attends to the tokens of its chunk only, and in layers without rope to all, by queries that "
+        "grow with the position. Of `llama4` the text model is served; its vision tower is not loaded. The "
+        "tensors of experts must be stored as transformers stores them: all experts of a layer in one "
+        "(docs/decisions/0114)."
     )
 
 
