@@ -83,7 +83,8 @@ void draw_recurrences(Random& random, ModelSpec& spec) {
     delta.conv_width = draw(random, 2, 6);
     delta.is_by_key_head = draw(random, 0, 1) == 1;
     for (LayerSpec& layer : spec.layers) {
-        if (!layer.has_attention() || draw(random, 0, 2) == 0) continue;
+        const bool is_needed = spec.has_states() && spec.num_attentions() == 1;  // beside convolutions
+        if (!layer.has_attention() || is_needed || draw(random, 0, 2) == 0) continue;
         layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
         layer.is_beside = spec.norm_placement == NormPlacement::kBefore && draw(random, 0, 2) == 0;
     }
