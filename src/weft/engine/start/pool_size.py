@@ -13,6 +13,9 @@ from weft.engine.settings.given import bounded
 DEFAULT_POOL_BYTES = 4 << 30
 MIN_MODEL_LEN = 2  # one prompt token and one output token
 
+# Maximum number of blocks that hold no keys and values, unless one sequence needs more: each takes memory of Python.
+_FREE_BLOCKS = 1 << 18
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -101,7 +104,7 @@ def _default_blocks(demand: Demand) -> int:
     """Returns the number of blocks for all sequences at full length, at most the budget and the default size."""
     wanted = demand.blocks_per_sequence * demand.max_num_seqs
     if demand.block_bytes == 0:
-        return min(wanted, INT32_MAX // demand.block_size)
+        return min(wanted, max(_FREE_BLOCKS, demand.blocks_per_sequence))
     most = _most_blocks(demand, demand.budget_bytes)
     if demand.memory_share is not None:  # a share that the user sets replaces the default size
         return min(wanted, most)
