@@ -10,10 +10,10 @@ PROTOS := $(wildcard proto/*.proto proto/*/*.proto proto/*/*/*.proto)
 
 # Arguments of the command behind a target: make serve ARGS="--grpc-port 6000", make test ARGS="-k cli".
 ARGS ?=
-# One process per core for the tests; empty for one process (make test WORKERS=). Slow ones share much within a module,
-# and many of them wait for a process to be given up: one more process computes meanwhile.
+# One process per core for the tests; empty for one process (make test WORKERS=). Slow ones share much within a module.
+# No more processes than cores: tests in tests/attacks measure pauses of the event loop.
 WORKERS ?= -n auto --dist worksteal
-SLOW_WORKERS ?= -n $$(expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadfile --no-loadscope-reorder
+SLOW_WORKERS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup wheel serve test test-slow test-repeat test-gpu test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site release clean
 help:

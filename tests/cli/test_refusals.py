@@ -92,7 +92,7 @@ REFUSED = {
     "epp --grpc-port=70000": "--grpc-port must be between 0 and 65535",
     "epp --drain-timeout=soon": "must be a duration",
     "epp --drain-timeout=-1s": "--drain-timeout must be 0 or more",
-    "epp --cert-path=/no/such": "--cert-path: cannot read /no/such/tls.key",
+    "epp --cert-path=/no/such": "--cert-path: cannot read /no/such/tls.crt",
     "epp --max-body-bytes=0": "--max-body-bytes must be between 1",
     "epp --metrics-endpoint-auth": "needs --metrics-token-file, or a pool in Kubernetes",
     "epp --ha-enable-leader-election": "--ha-enable-leader-election needs --pool-name",

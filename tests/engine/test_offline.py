@@ -191,7 +191,7 @@ def test_arguments_of_vllm_are_followed():
     ("name", "value", "words"),
     [
         ("tensor_parallel_size", 2, "tensor_parallel_size=2 is not supported: an engine here"),
-        ("enable_mm_embeds", True, "no such setting for pictures"),
+        ("enable_mm_embeds", True, "no such setting for media"),
         ("port", 8000, "LLM has no option 'port'"),
         ("nonsense", 1, "LLM has no option 'nonsense'"),
     ],

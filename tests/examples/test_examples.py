@@ -208,7 +208,7 @@ def test_every_example_is_run():
     """A file that nobody runs fails here."""
     elsewhere = {
         "README.md", "kv_events.py", "media.py", "prompt_embeds.py", "push_weights.py", "ray", "responses_mcp.py",
-        "resuming.py", "retrieval.py",
+        "resuming.py", "resuming_grpc.py", "retrieval.py",
         "transcription.py", "translation.py",
     }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir()} == {run[0] for run in RUNS} | elsewhere

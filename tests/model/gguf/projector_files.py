@@ -10,7 +10,12 @@ from safetensors.numpy import load_file, save_file
 from tests.model.gguf.files import add_tensor, close, interleaved, write_gguf
 from weft.model.embedded.byte_tokenizer import CHATML
 
-QWEN = {300: "<|image_pad|>", 301: "<|vision_start|>", 302: "<|vision_end|>"}
+QWEN = {
+    300: "<|image_pad|>",
+    301: "<|vision_start|>",
+    302: "<|vision_end|>",
+    303: "<|video_pad|>",
+}
 TOKENS = {
     "qwen2_5_vl": QWEN,
     "qwen3_vl": QWEN,
