@@ -125,7 +125,8 @@ class Mortal:
 
 @contextmanager
 def mortal(role: KvRole, connector: KvConnector, dies_at: int, **changes):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # a process each would import all of it anew
+    context.set_forkserver_preload([__name__])
     near, far = context.Pipe()
     process = context.Process(
         target=serve, args=(far, role, connector, dies_at, changes), daemon=True
