@@ -125,7 +125,8 @@ class Mortal:
 
 @contextmanager
 def mortal(role: KvRole, connector: KvConnector, dies_at: int, **changes):
-    context = multiprocessing.get_context("forkserver")  # a process each would import all of it anew
+    # Processes of their own would import all of it anew.
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     near, far = context.Pipe()
     process = context.Process(

@@ -53,7 +53,7 @@ def test_a_walk_ahead_changes_no_answer(kind, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [AheadWalk, AheadTieredWalk])
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=10, max_size=60))
 def test_many_walks_ahead_change_no_answer(kind, steps):
     """A random walk gives the same answers whether steps are launched ahead or run in turn."""

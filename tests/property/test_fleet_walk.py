@@ -275,7 +275,7 @@ def test_a_walk_through_a_fleet_says_what_its_weights_say(tmp_path):
             engines = [runner.run(LocalClient.start(one, alone)) for one in weights.checkpoints]
             oracle, done = Oracle(engines, adapters), Counter()
 
-            @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
             @given(st.lists(STEPS, min_size=10, max_size=60))
             def walk(steps):
                 runner.run(play(steps))

@@ -128,7 +128,7 @@ def alone(prompt, kind, params):
 
 
 WALKS = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

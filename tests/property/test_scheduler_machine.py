@@ -245,7 +245,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 WALKS = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=100,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -168,7 +168,7 @@ def rows(output):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Walk, TieredWalk])
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=10, max_size=60))
 def test_a_walk_through_sleep_changes_no_answer(kind, steps):
     """See the module."""

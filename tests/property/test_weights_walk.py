@@ -130,7 +130,7 @@ def test_a_walk_through_updates_says_what_its_weights_say():
     with TemporaryDirectory() as directory:
         weights = Weights(directory)
 
-        @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(STEPS, min_size=10, max_size=60))
         def walk(steps):
             check(UpdatingWalk(weights, steps).play())

@@ -39,9 +39,10 @@ def test_logits_agree_with_the_reference(name, tmp_path):
     checkpoint = open_model(save(make_model(*CASES[name]), tmp_path))
     assert model_refusal(checkpoint.card) is None
     rng = np.random.default_rng(3)
-    sequences = [rng.integers(0, 320, length).tolist() for length in (60, 9)]
+    # The longest window has 37.
+    sequences = [rng.integers(0, 320, length).tolist() for length in (42, 3)]
     reference = load_runner(checkpoint, max_model_len=200, compute="reference")
-    ends = ([37, 8], [38, 9], [60, 9])
+    ends = ([30, 2], [31, 3], [42, 3])
     expected, logits = (
         run_in_steps(runner, sequences, ends, np.random.default_rng(4))
         for runner in (reference, OnHost(checkpoint))
