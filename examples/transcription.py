@@ -1,11 +1,11 @@
 """What is said in a recording: whole, then as it comes.
 
-    weft serve openai/whisper-small --engine vllm
+    weft serve openai/whisper-small
     pip install openai
     python examples/transcription.py speech.wav --language en
     python examples/transcription.py speech.wav --times
 
-The server has to be one with vLLM's engine and a model that transcribes.
+The server has to be one with a model that transcribes, such as `embedded:tiny-whisper`, a toy.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What is said in a recording, in English: whole with OpenAI's client, then streamed with an HTTP client.
 
-    weft serve openai/whisper-small --engine vllm
+    weft serve openai/whisper-small
     pip install openai  # which brings httpx2
     python examples/translation.py speech.wav --language it
 

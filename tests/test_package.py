@@ -62,7 +62,7 @@ def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
     names = set(zipfile.ZipFile(wheel).namelist())
     embedded = {
         f"weft/model/embedded/{toy}/{path.name}"
-        for toy in ("tiny", "tiny-vision")
+        for toy in ("tiny", "tiny-vision", "tiny-whisper")
         for path in (EMBEDDED / toy).iterdir()
     }
     assert embedded | {"weft/py.typed", "weft/cli/help.json"} <= names

@@ -288,7 +288,8 @@ def serve(model: Model = None, *more: str, options: ServeOptions = ServeOptions(
     model
         A checkpoint's directory, a GGUF file, a Hub id (Qwen/Qwen3-0.6B, or OWNER/NAME:FILE.gguf), a short name
         (qwen3:0.6b; weft models names lists them), or one that is built in:
-        embedded:tiny (the default), embedded:tiny-vision, embedded:random?layers=2&..., embedded:echo.
+        embedded:tiny (the default), embedded:tiny-vision, embedded:tiny-whisper, embedded:random?layers=2&...,
+        embedded:echo.
         NAME=MODEL gives it a name.
     more
         Further models, in the same forms. A request names its model, which is loaded when it is needed.

@@ -37,6 +37,8 @@ _TOYS = {
     "tiny": "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is often wrong.",
     "tiny-vision": "embedded:tiny-vision is a toy of a million parameters: it names colours in simple pictures, and is "
     "mostly wrong about shapes, counts and digits.",
+    "tiny-whisper": "embedded:tiny-whisper is a toy of a quarter million parameters: it writes down six tones, which "
+    "two voices say.",
 }
 
 
@@ -140,8 +142,8 @@ def _unknown(name: str) -> ConfigError:
     names = (
         f" or a short name; similar ones: {', '.join(similar)}"
         if similar
-        else ", a short name (weft models names) or one of embedded:tiny, embedded:tiny-vision, embedded:random, "
-        "embedded:echo"
+        else ", a short name (weft models names) or one of embedded:tiny, embedded:tiny-vision, embedded:tiny-whisper, "
+        "embedded:random, embedded:echo"
     )
     return ConfigError(f"{shown(name)}: no such directory, and not a Hub id (owner/name){names}")
 
@@ -272,6 +274,6 @@ def _open_embedded(name: str, dtype: str, runner: str, overrides: FileOverrides)
             return open_echo(name, query)
         case _:
             raise ConfigError(
-                f"embedded:{model}: unknown; there are embedded:tiny, embedded:tiny-vision, embedded:random, "
-                "embedded:echo"
+                f"embedded:{model}: unknown; there are embedded:tiny, embedded:tiny-vision, embedded:tiny-whisper, "
+                "embedded:random, embedded:echo"
             )

@@ -1,0 +1,1 @@
+"""Makes `embedded:tiny-whisper`, the toy that transcribes tones."""
