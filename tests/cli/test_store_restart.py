@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 MODEL = "embedded:echo?itl_ms=5"
 CHAT = "/v1/chat/completions"
-NUM_BATCHES, NUM_RESPONSES, NUM_CONVERSATIONS, NUM_LINES = 20, 10, 5, 4
+NUM_BATCHES, NUM_RESPONSES, NUM_CONVERSATIONS, NUM_LINES = 50, 20, 10, 4
 ENDED = ("completed", "incomplete", "failed", "cancelled", "expired")
 
 
@@ -110,7 +110,7 @@ async def check(server, batches, responses, conversations):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
 @pytest.mark.parametrize("count", ["1", "2"])
 def test_a_server_that_ends_loses_nothing_that_it_accepted(tmp_path, number, count):
-    """In the middle of 20 batches, 10 background responses and 5 conversations, with one API server or two."""
+    """In the middle of 50 batches, 20 background responses and 10 conversations, with one API server or two."""
     argv = (
         *(MODEL, "--no-grpc", "--store-file", str(tmp_path / "store.db")),
         *("--batch-concurrency", "4", "--shutdown-timeout", "0.1", "--api-server-count", count),
