@@ -482,3 +482,7 @@ async def test_a_fleet_has_the_adapters_of_its_servers(tmp_path):
             await one.add_lora(msgspec.structs.replace(lora, lora_path=other_files))
             await look(fleet)
             assert await fleet.fingerprint(known) == ""
+            for member in fleet._members.all:
+                member.set_healthy(False, "away")
+            fleet._members.loras = fleet._members._find_loras()
+            assert lora.lora_name in fleet.lora_requests

@@ -245,7 +245,7 @@ class Fleet(RemoteClient):
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """The adapters of the healthy servers, by name; a request goes to a server that has its adapter."""
+        """The adapters of the servers, by name; a request goes to a server that has its adapter."""
         return self._members.loras
 
     @property

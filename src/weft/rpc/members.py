@@ -110,7 +110,7 @@ class FleetMembers:
 
     def __init__(self, clients: Sequence[RpcClient], check_open: Callable[[], None]) -> None:
         self.all = [_member(client) for client in clients]
-        # Adapters of the healthy servers, by name.
+        # Adapters of all servers, by name; those of a server that is away too: it will be back.
         self.loras = self._find_loras()
         self._check_open = check_open
         self.resuming = Resuming(self._check, self._may_wait)
@@ -147,7 +147,7 @@ class FleetMembers:
         ]
 
     def _find_loras(self) -> dict[str, LoRARequest]:
-        names = sorted({name for member in self.healthy for name in member.adapters})
+        names = sorted({name for member in self.all for name in member.adapters})
         return {
             name: LoRARequest(lora_name=name, lora_int_id=place, lora_path=name)
             for place, name in enumerate(names, start=1)
