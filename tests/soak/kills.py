@@ -29,6 +29,7 @@ from tests.doubles.secret_file import secret_file
 from tests.model.adapters import write_adapter
 from tests.ports import free_port
 from tests.soak.footprint import Footprint
+from tests.soak.resuming import NoPositionError
 from tests.soak.streams import ADAPTER, NUM_DISTINCT, Stream, is_refused, kind_of
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -114,6 +115,7 @@ class Run:
     down: set[int] = field(default_factory=set)
     ends: list[End] = field(default_factory=list)
     num_refused: int = 0
+    num_restarted: int = 0  # broken streams whose server had just started, and gave no position
     first_s: list[float] = field(default_factory=list)  # of long prompts that nothing has cached
     numbers: Sequence[int] = range(NUM_DISTINCT)  # the distinct requests
 
@@ -161,7 +163,9 @@ class Run:
         try:
             await stream.run(self.http, self.rpc)
         except Exception as error:
-            if stream.num_events or not is_refused(error):
+            if isinstance(error, NoPositionError):
+                self.num_restarted += 1
+            elif stream.num_events or not is_refused(error):
                 kind = kind_of(stream.number)
                 raise AssertionError(f"{stream.number}, {kind}: {error!r}") from error
             self.streams.remove(stream)
@@ -267,7 +271,8 @@ class Run:
         named = ", ".join(f"{kind_of(s.number)} {s.longest_s:.3f} s" for s in slowest[:3])
         ways = Counter(end.way for end in self.ends)
         lines = [
-            f"{len(self.streams)} streams, {self.num_refused} sent again; ends of engines: {dict(ways)}",
+            f"{len(self.streams)} streams, {self.num_refused} refused and sent again, "
+            f"{self.num_restarted} of these without a position; ends: {dict(ways)}",
             f"longest pause of a stream that was cut: {_spread(cut)}",
             f"the slowest of these: {named}",
             f"longest pause of other streams: {_spread(others)}",

@@ -14,6 +14,10 @@ _COMMENT = f": {HEADER} "
 _DATA = "data: "
 
 
+class NoPositionError(Exception):
+    """A stream broke that had no position: its server had just started, and did not know its fingerprint yet."""
+
+
 class ResumedStream:
     """One request, over as many connections as it takes. `on_break` is called when a connection ends too early."""
 
@@ -33,6 +37,7 @@ class ResumedStream:
         self._parts: list[str] = []
         self._tag = ""
         self._is_over = False
+        self._is_off = False
 
     async def lines(self) -> AsyncIterator[str]:
         """The lines with data. Raises the error of a server that gives no positions, or refuses the request."""
@@ -43,7 +48,9 @@ class ResumedStream:
                 async for line in self._connection():
                     deadline = loop.time() + PATIENCE_S
                     yield line
-            except httpx2.TransportError:
+            except httpx2.TransportError as error:
+                if self._is_off:
+                    raise NoPositionError from error
                 if self._is_over or loop.time() > deadline:
                     raise
             if self._is_over:
@@ -85,5 +92,6 @@ class ResumedStream:
             self._parts.append(part)
             self._tag = tag
         else:
-            assert part == "done", f"the stream says {part}: it cannot be continued"
+            assert part == "done" or not self._parts, "a stream that had a position says off"
+            self._is_off = part == "off"
             self._is_over = True
