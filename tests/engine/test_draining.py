@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, data_parallel, head, local, node
@@ -14,8 +15,9 @@ from tests.engine.test_front import HandClient
 from tests.ports import free_port
 from weft.core.config.ranks import LinkConfig
 from weft.core.errors import BadRequest, FailedPrecondition, Unavailable, Unsupported
+from weft.core.observe.metrics import Metrics
 from weft.core.values.controls import Drained
-from weft.core.values.types import FinishReason
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams
 from weft.engine.clients import draining
 from weft.engine.ipc.messages import Abort
 
@@ -189,6 +191,52 @@ async def test_mixed_requests_survive_drains():
             await group.undrain([rank])
         await group.scale_elastic_ep(1)
         await check(tasks, expected)
+        assert group.num_active_requests == 0
+
+
+def num_fetched(metrics, rank):
+    """The number of blocks that an engine has fetched."""
+    [blocks] = [one for one in metrics.collect() if one.name == "vllm:nixl_num_descriptors"]
+    sums = {s.labels["engine"]: s.value for s in blocks.samples if s.name.endswith("_sum")}
+    return sums[str(rank)]
+
+
+async def long_answer(client, number):
+    """The tokens that follow a prompt which no other request shares."""
+    prompt = [(31 * place + 7 * number) % 250 for place in range(400)]
+    params = SamplingParams(max_tokens=300, temperature=0.0, ignore_eos=True)
+    params = replace(params, output_kind=OutputKind.DELTA)
+    stream = client.generate({"prompt_token_ids": prompt}, params, f"long{number}")
+    return [token async for output in stream for token in output.outputs[0].token_ids]
+
+
+SHARED = {
+    "kv_connector": "ShmConnector",
+    "kv_role": "kv_both",
+    "kv_port": 0,
+    "kv_load_failure_policy": "fail",
+}
+
+
+@pytest.mark.slow
+async def test_blocks_go_with_drained_requests():
+    """The next engine fetches them where a transfer is configured, also from an engine that is removed. A fetch that
+    fails is no error of the request, whatever the policy for requests of a router.
+    """
+    numbers, metrics = range(4), Metrics()
+    async with local(**ROOM) as engine:
+        expected = [await long_answer(engine, number) for number in numbers]
+    options = {"kv_transfer_config": SHARED, "enable_elastic_ep": True, "num_threads": 2, **ROOM}
+    async with data_parallel(metrics=metrics, **options) as group:
+        tasks = [asyncio.create_task(long_answer(group, number)) for number in numbers]
+        await until(lambda: group._group.ranks[0].client._load.num_running)
+        [drained] = await group.drain([0])
+        await group.undrain([0])
+        await group.scale_elastic_ep(1)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*tasks) == expected
+        assert drained.transferred + drained.recomputed == sum(drained.moved.values()) > 0
+        assert not drained.transferred or num_fetched(metrics, rank=0)
         assert group.num_active_requests == 0
 
 

@@ -271,8 +271,8 @@ class Run:
         named = ", ".join(f"{kind_of(s.number)} {s.longest_s:.3f} s" for s in slowest[:3])
         ways = Counter(end.way for end in self.ends)
         lines = [
-            f"{len(self.streams)} streams, {self.num_refused} refused and sent again, "
-            f"{self.num_restarted} of these without a position; ends: {dict(ways)}",
+            f"{len(self.streams)} streams; ends: {dict(ways)}",
+            f"{self.num_refused} refused and sent again, {self.num_restarted} of them without a position",
             f"longest pause of a stream that was cut: {_spread(cut)}",
             f"the slowest of these: {named}",
             f"longest pause of other streams: {_spread(others)}",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 
 class Code(Enum):
@@ -166,7 +166,16 @@ class EngineLost(EngineDead):
 
 
 class EngineDrained(EngineLost):
-    """The engine gives up a request, which another engine continues. No failure: the request is not to blame."""
+    """The engine gives up a request, which another engine continues. No failure: the request is not to blame.
+
+    `lent` are the KV transfer parameters with which that engine fetches the request's blocks; None if it computes them.
+    """
+
+    def __init__(
+        self, message: str, fingerprint: str = "", lent: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, fingerprint)
+        self.lent = lent
 
 
 class Unsupported(WeftError):

@@ -48,6 +48,7 @@ from weft.engine.load_meter import LoadMeter
 from weft.engine.offloading import Elsewhere, Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.request_states import read_states
+from weft.engine.scheduling.blocks.handing_over import hands_over_for_s
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
@@ -194,13 +195,18 @@ class EngineLoop:
             return 0.0
         stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
         changes_in_s = None if self._offloading is None else self._offloading.timeout_s()
+        if stops_in_s is not None and (lends_for_s := hands_over_for_s(self._scheduler.cache)):
+            stops_in_s = min(stops_in_s, lends_for_s)
         timeouts_s = (changes_in_s, stops_in_s, self._profiler.timeout_s())
         return min((t for t in timeouts_s if t is not None), default=None)
 
     def _is_over(self) -> bool:
         if self._stop_at is None:
             return False
-        return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
+        is_idle = not self._scheduler.num_open_requests and not hands_over_for_s(
+            self._scheduler.cache
+        )
+        return is_idle or time.monotonic() >= self._stop_at
 
     def _compute_masks(self, plan: Plan) -> None:
         """Starts to compute grammar masks on another thread, in parallel with the forward pass."""
@@ -312,6 +318,9 @@ class EngineLoop:
             self._grammars.order(request.engine_id, request.grammar, request.eos_token_ids)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:
+        if command.lends:
+            given = map(self._scheduler.hand_over, command.engine_ids)
+            return [output for outputs in given for output in outputs]
         outputs = [
             output
             for engine_id in command.engine_ids

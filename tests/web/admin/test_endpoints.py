@@ -433,7 +433,7 @@ async def test_a_drain_says_where_requests_went():
         answer = await site.http.post("/drain", json=body)
         assert engine.drained == ([1], 5)
         again = await site.http.post("/undrain", json={"data_parallel_ranks": [1]})
-    counts = {"recomputed": 3, "waited": 0, "running": 0, "left": 0}
+    counts = {"transferred": 0, "recomputed": 3, "waited": 0, "running": 0, "left": 0}
     moved = {"data_parallel_rank": 1, "moved": {"0": 2, "2": 1}, **counts}
     assert answer.json() == {"drained": [moved]}
     assert again.json() == {"status": "undrained"}

@@ -8,7 +8,7 @@ sequence; so the whole answer equals that of an undisturbed run, bit for bit.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -54,8 +54,11 @@ async def run_on(
                     yield output
             return
         except EngineLost as lost:
+            lent = lost.lent if isinstance(lost, EngineDrained) else None
             is_lost = not isinstance(lost, EngineDrained)
-            request = resumed(request, stream, is_lost=is_lost, fingerprint=lost.fingerprint)
+            request = resumed(
+                request, stream, is_lost=is_lost, fingerprint=lost.fingerprint, lent=lent
+            )
         if (late := stream.pop()) is not None:  # tokens that the reader has not got yet
             yield late
         if stream.is_finished:  # the server was lost after the last token
@@ -68,9 +71,10 @@ def resumed(
     *,
     is_lost: bool = True,
     fingerprint: str = "",
+    lent: dict[str, Any] | None = None,
 ) -> Request:
     """Returns the rest of a request whose engine was lost, or was drained. Only servers with the `fingerprint` may
-    continue it.
+    continue it. A drained engine may have `lent` its blocks.
     """
     before, answers = request.resumption, stream.hand_over()
     now = Resumption(answers=answers, fingerprint=fingerprint, num_losses=int(is_lost))
@@ -86,7 +90,7 @@ def resumed(
         request,
         engine_id=f"{first_engine_id(request)}{_SEPARATOR}{now.number}",
         data_parallel_rank=None,  # any engine gives the same answer
-        params=_without_remote_prompt(request.params),
+        params=_with_blocks(_without_remote_prompt(request.params), lent),
         resumption=now,
     )
 
@@ -126,6 +130,12 @@ def _without_remote_prompt(params: SamplingParams) -> SamplingParams:
         return params
     extra_args = {name: value for name, value in params.extra_args.items() if name != KEY}
     return msgspec.structs.replace(params, extra_args=extra_args)
+
+
+def _with_blocks(params: SamplingParams, lent: dict[str, Any] | None) -> SamplingParams:
+    if lent is None or params.extra_args is not None:
+        return params
+    return msgspec.structs.replace(params, extra_args={KEY: lent})
 
 
 class Resuming:

@@ -59,13 +59,15 @@ def read_sleep_tags(tags: Iterable[str] | None) -> list[str]:
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a drained engine, counted by where they went.
 
-    `moved` has the number of requests that continue at another engine, by the rank of that engine. `recomputed` of them
-    compute their KV there again. `waited` requests could not move and have finished at the drained engine; `running`
-    ones have not finished within the call's time. `left` requests had a caller that left, or has not read on yet.
+    `moved` has the number of requests that continue at another engine, by the rank of that engine. `transferred` of
+    them fetch their KV blocks from the drained engine, `recomputed` compute them again. `waited` requests could not
+    move and have finished at the drained engine; `running` ones have not finished within the call's time. `left`
+    requests had a caller that left, or has not read on yet.
     """
 
     data_parallel_rank: int
     moved: dict[int, int] = {}
+    transferred: int = 0
     recomputed: int = 0
     waited: int = 0
     running: int = 0

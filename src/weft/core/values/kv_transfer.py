@@ -14,6 +14,9 @@ from weft.core.errors import BadRequest
 
 KEY = "kv_transfer_params"  # key in `SamplingParams.extra_args`, in request bodies and in answers
 _NO_PART = f"{KEY} needs an engine that was started with --kv-transfer-config"
+# Maximum time for which an engine that stops waits until others have fetched the blocks of the requests that it has
+# handed over.
+HAND_OVER_S = 5.0
 MAX_BLOCKS = 1 << 16  # maximum number of blocks of one request
 
 _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]

@@ -16,6 +16,7 @@ from weft.core.checks.scalars import check_number
 from weft.core.config.elastic import MAX_DRAIN_S
 from weft.core.errors import BadRequest, DeadlineExceeded, FailedPrecondition
 from weft.core.values.controls import Drained
+from weft.core.values.kv_transfer import remote_prompt
 from weft.core.values.types import Request
 from weft.engine.clients.engine_rank import Rank
 
@@ -27,22 +28,25 @@ MOVE_S = 5.0
 @dataclass(slots=True, eq=False)
 class Handover:
     """Requests that an engine gives up, by their first engine ids. `moved` counts those that run at another engine, by
-    its rank. `done` is set when all of them do.
+    its rank, and `num_transferred` those of them that fetch their blocks. `done` is set when all of them run.
     """
 
     engine_ids: set[str]
     moved: Counter[int] = field(default_factory=Counter)
+    num_transferred: int = 0
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         if not self.engine_ids:
             self.done.set()
 
-    def note(self, engine_id: str, number: int) -> None:
+    def note(self, request: Request, number: int) -> None:
         """Counts a request that now runs at the engine with this rank."""
+        engine_id = first_engine_id(request)
         if engine_id in self.engine_ids:
             self.engine_ids.discard(engine_id)
             self.moved[number] += 1
+            self.num_transferred += remote_prompt(request.params.extra_args) is not None
             if not self.engine_ids:
                 self.done.set()
 
@@ -61,7 +65,7 @@ class Draining:
         """Counts a request that begins to run at an engine, if a drained engine gave it up."""
         if self._followed and request.resumption is not None:
             for handover in self._followed:
-                handover.note(first_engine_id(request), rank.number)
+                handover.note(request, rank.number)
 
     # -- an operator's calls ------------------------------------------------------------------
 
@@ -93,7 +97,8 @@ class Draining:
         return Drained(
             data_parallel_rank=rank.number,
             moved=dict(sorted(handover.moved.items())),
-            recomputed=handover.moved.total(),
+            transferred=handover.num_transferred,
+            recomputed=handover.moved.total() - handover.num_transferred,
             waited=num_rest - rank.num_open,
             running=rank.num_open,
             left=len(handover.engine_ids),

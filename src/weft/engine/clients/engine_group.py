@@ -23,6 +23,7 @@ from weft.core.errors import (
 from weft.core.observe.kv_feed import KvEventFeed
 from weft.core.observe.metrics import Metrics
 from weft.core.values.kv_cache import AllBlocksCleared, KvEvent
+from weft.core.values.kv_transfer import HAND_OVER_S
 from weft.engine.clients.child import EngineChild
 from weft.engine.clients.draining import Draining
 from weft.engine.clients.engine_rank import Nodes, Rank, close_events, launch_all, new_ranks
@@ -273,10 +274,12 @@ class EngineGroup:
             rank.events.publish(events)
 
     async def _end(self, rank: Rank) -> None:
-        """Stops an engine that has no requests, and drops the group's data about it."""
+        """Stops an engine that has no requests, when others have fetched what it lends them, and drops the group's data
+        about it.
+        """
         rank.is_leaving = True
         if rank.client is not None:
-            rank.client.shutdown()
+            rank.client.shutdown(HAND_OVER_S)
             await rank.client.wait_closed()
         elif rank.supervisor is not None:
             rank.supervisor.cancel()

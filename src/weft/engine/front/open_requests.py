@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from weft.core.config.engine import SchedulerConfig
-from weft.core.errors import EngineLost, Overloaded
+from weft.core.errors import EngineDrained, EngineLost, Overloaded
 from weft.core.observe.observed import ObservedRequest
 from weft.core.values.types import (
     FinishReason,
@@ -18,6 +18,8 @@ from weft.core.values.types import (
 )
 from weft.engine.front.counted_stream import Ended
 from weft.text.outputs.request_stream import Due, RequestStream
+
+DRAINED = "the engine is drained, and gives the request up"
 
 OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, Ended, covariant=True)
 
@@ -168,6 +170,31 @@ class OpenRequest:
         self.is_woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class LeavingStream:
+    """Takes the place of the stream of a request that its engine hands over. The engine's final output ends the request
+    here, with the transfer params of its blocks, so that it continues at another engine.
+    """
+
+    def __init__(self, opened: OpenRequest) -> None:
+        self._opened = opened
+        self._stream = opened.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Adds the output of one step; with the engine's final output the request is given up."""
+        if output.finish_reason is not FinishReason.ABORT:
+            return self._stream.push(output)
+        self.give_up(output.kv_transfer_params)
+        return False
+
+    def give_up(self, lent: dict[str, Any] | None = None) -> None:
+        """Ends the request here, if it has not ended yet."""
+        if not self._opened.is_over:
+            self._opened.fail(EngineDrained(DRAINED, lent=lent))
 
 
 class OpenRequests:

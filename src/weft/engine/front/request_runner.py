@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
+from typing import Any, cast
 
 import msgspec
 
@@ -18,7 +19,7 @@ from weft.core.errors import (
 )
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.observe.observed import ObservedRequest
-from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
+from weft.core.values.kv_transfer import KvRole, RemotePrompt, remote_prompt
 from weft.core.values.types import (
     FinishReason,
     LoRARequest,
@@ -33,12 +34,22 @@ from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
-from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
+from weft.engine.front.open_requests import (
+    DRAINED,
+    LeavingStream,
+    OpenRequest,
+    OpenRequests,
+    OutputT_co,
+    Pace,
+    Stream,
+)
 from weft.engine.front.session import Answer, Session
 from weft.engine.ipc.messages import Abort, Add, ReleaseRemote, Resume, Stop
-from weft.text.outputs.request_stream import NOW, SOON
+from weft.text.outputs.request_stream import NOW, SOON, RequestStream
 from weft.text.tokenizer import Tokenizer
 
+# Maximum time for which a request that leaves waits for the engine to lend its blocks.
+_LENDING_S = 2.0
 _BLAMED = "the request is given up: two engines have ended while they ran it, at the same place of its answer"
 
 
@@ -57,6 +68,8 @@ class RequestRunner:
         self._loras = loras
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        transfer = config.kv_transfer_config
+        self._lends = transfer is not None and transfer.role is KvRole.BOTH
         model = config.model_config
         self._grammars = GrammarChecker(tokenizer, model.vocab_size, model.eos_token_ids)
         self.open = OpenRequests(config.scheduler_config)
@@ -295,16 +308,31 @@ class RequestRunner:
 
     def hand_over(self) -> list[OpenRequest]:
         """Gives up all requests that another engine can continue, and returns them. Their callers continue them at
-        once.
+        once, or, if this engine lends blocks, when it has lent those of the request.
         """
         given = [
             opened for opened in self.open if opened.on_advance is not None and not opened.is_over
         ]
-        for opened in given:
-            opened.fail(EngineDrained("the engine is drained, and gives the request up"))
-        if given:
-            self._abort_in_engine([opened.request.engine_id for opened in given])
+        lending = [opened for opened in given if self._can_lend(opened)]
+        for opened in lending:
+            leaving = LeavingStream(opened)
+            opened.stream = cast("Stream[Any]", leaving)
+            self._loop.call_later(_LENDING_S, leaving.give_up)
+        others = [opened for opened in given if opened not in lending]
+        for opened in others:
+            opened.fail(EngineDrained(DRAINED))
+        if others:
+            self._abort_in_engine([opened.request.engine_id for opened in others])
+        if lending and not self._calls.is_dead:
+            ids = [opened.request.engine_id for opened in lending]
+            self._calls.post(Abort(ids, lends=True))
         return given
+
+    def _can_lend(self, opened: OpenRequest) -> bool:
+        """True if the engine lends the blocks of a request. Readers in other processes compute them at the next
+        engine.
+        """
+        return self._lends and opened.is_sent and isinstance(opened.stream, RequestStream)
 
     def fail(self, message: str) -> None:
         """Fails all requests because the engine is dead. Each request gets its own exception."""
@@ -314,6 +342,9 @@ class RequestRunner:
         suspects = [opened for opened in failed if _is_suspect(opened)]
         for opened in failed:
             is_blamed = opened in suspects and (len(suspects) == 1 or _was_alone(opened))
+            if isinstance(opened.stream, LeavingStream):
+                opened.stream.give_up()
+                continue
             kind = EngineDead if opened.on_advance is None else EngineLost
             opened.fail(GenerationError(_BLAMED) if is_blamed else kind(message))
         for session in self._sessions:

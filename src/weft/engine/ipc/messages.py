@@ -58,12 +58,15 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """Ends a request, or with `index` one answer of a request. Unknown ids have no effect.
 
-    With `is_silent` the engine sends no final output: the front has already ended the answer itself.
+    With `is_silent` the engine sends no final output: the front has already ended the answer itself. With `lends` the
+    request continues at another engine, and the final output has the transfer parameters of its blocks, if the engine
+    can lend them.
     """
 
     engine_ids: list[str]
     index: int | None = None
     is_silent: bool = False
+    lends: bool = False
 
 
 class _Call(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from weft.core.values.pictures import TowerConfig
 from weft.core.values.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
+from weft.engine.scheduling.blocks.handing_over import hand_over
 from weft.engine.scheduling.blocks.kv_cache import PrefixCache
 from weft.engine.scheduling.blocks.second_tier import SecondTier
 from weft.engine.scheduling.draft_payoff import DraftPayoff
@@ -175,6 +176,15 @@ class Scheduler:
         sequences = self._queues.by_engine_id.get(engine_id, ())
         ended = [s for s in sequences if index is None or s.index == index]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
+
+    def hand_over(self, engine_id: str) -> list[SequenceOutput]:
+        """Ends a request that another engine continues, and lends that engine the blocks of an unfinished answer."""
+        sequences = list(self._queues.by_engine_id.get(engine_id, ()))
+        lent = hand_over(self.cache, sequences[0]) if sequences else None
+        return [
+            self._end(sequence, FinishReason.ABORT, kv_transfer_params=lent)
+            for sequence in sequences
+        ]
 
     def fail(self, *plans: Plan) -> list[SequenceOutput]:
         """Ends the sequences of steps that could not be computed; returns the final outputs."""
@@ -362,11 +372,9 @@ class Scheduler:
             pooled_shape=row.pooled.shape,
         )
 
-    def _end(
-        self, sequence: Sequence, reason: FinishReason, *, error: str | None = None
-    ) -> SequenceOutput:
+    def _end(self, sequence: Sequence, reason: FinishReason, **delta: Any) -> SequenceOutput:
         self._remove(sequence)
-        return sequence.output(finish_reason=reason, error=error)
+        return sequence.output(finish_reason=reason, **delta)
 
     def _remove(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.FETCHING:

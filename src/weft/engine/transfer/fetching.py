@@ -236,7 +236,9 @@ class KvConsumer:
                 taken_s = time.monotonic() - began
                 self._stats.received.append((taken_s, num_bytes, fetch.num_received))
             del self._fetches[engine_id]
-            self._arrived += self._arrivals(fetch, error if self._config.fails_requests else None)
+            is_handed_over = fetch.sequences[0].request.resumption is not None
+            fails = self._config.fails_requests and not is_handed_over
+            self._arrived += self._arrivals(fetch, error if fails else None)
         self._wake()
         if not is_released:
             self._release(fetch.source)

@@ -302,7 +302,7 @@ class PrefixCache:
         """Returns the content of free blocks whose hashes are valid in other processes, last to be evicted first."""
         content = self._content_by_block or {}
         free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
-        lasting = [(b, found) for b, found in free if not self._nonce_for(found.lora_name)]
+        lasting = [(b, found) for b, found in free if not self.nonce_for(found.lora_name)]
         return [each for b, found in lasting for each in self._with_state(b, found)]
 
     def clear(self) -> None:
@@ -357,10 +357,10 @@ class PrefixCache:
             lora_name=request.lora_name,
             lora_generation=request.lora_id or 0,  # each load of an adapter has a new id
             cache_salt=request.cache_salt,
-            process_nonce=self._nonce_for(request.lora_name),
+            process_nonce=self.nonce_for(request.lora_name),
         )
 
-    def _nonce_for(self, lora_name: str | None) -> bytes:
+    def nonce_for(self, lora_name: str | None) -> bytes:
         """Returns a nonce of this process if the hashes depend on a weights epoch or an adapter id, because other
         processes count epochs and ids differently. Otherwise returns an empty nonce.
         """

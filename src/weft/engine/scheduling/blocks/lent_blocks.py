@@ -1,10 +1,12 @@
 """`LentBlocks`: blocks of finished prompts, held for the engines that continue them."""
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from weft.core.values.kv_transfer import HAND_OVER_S
 from weft.engine.scheduling.blocks.block_pool import BlockPool
 
 
@@ -65,6 +67,22 @@ class LentBlocks:
         self._by_prompt: dict[bytes, str] = {}  # request id of the lease, by hash of the prompt
         # Transfer params by request id, for leases of running sequences. Such a sequence holds its blocks itself.
         self._ahead: dict[str, dict[str, Any]] = {}
+        self._handed_over: dict[str, float] = {}  # when, by request id, latest last
+
+    @property
+    def waits_for_s(self) -> float:
+        """Seconds for which an engine that stops still waits for fetches of blocks that it has handed over."""
+        if not self._handed_over:
+            return 0.0
+        last = next(reversed(self._handed_over.values()))
+        return max(0.0, last + HAND_OVER_S - time.monotonic())
+
+    def hand_over(
+        self, request_id: str, block_ids: list[int], hashes: list[bytes]
+    ) -> dict[str, Any]:
+        """Lends the blocks of a request that continues at another engine."""
+        self._handed_over[request_id] = time.monotonic()
+        return self.lend(request_id, block_ids, hashes, None)
 
     def __iter__(self) -> Iterator[int]:
         """Yields the id of each lent block, once for each lease of the block."""
@@ -124,6 +142,7 @@ class LentBlocks:
     def end(self, request_id: str) -> None:
         """Ends one request's lease and releases its blocks."""
         self._lender.withdraw(request_id)
+        self._handed_over.pop(request_id, None)
         held = self._held.pop(request_id)
         if self._by_prompt.get(held.prompt_hash) == request_id:
             del self._by_prompt[held.prompt_hash]
