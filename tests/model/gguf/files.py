@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "gpt_neox": "gptneox",
     "phi": "phi2",
     "cohere": "command-r",
+    "ernie4_5_moe": "ernie4_5-moe",
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
     "qwen2_5_vl_text": "qwen2vl",
@@ -214,7 +215,8 @@ def with_merged_experts(stored):
             else:
                 tensors[plain + suffix] = whole
         else:
-            tensors[name] = values.reshape(-1) if "shared_expert_gate" in name else values
+            is_row = "shared_expert_gate" in name or "moe_statics" in name
+            tensors[name] = values.reshape(-1) if is_row else values
     stacked = {
         name: np.stack([v for _, v in sorted(all_.items())]) for name, all_ in stacks.items()
     }
@@ -357,6 +359,12 @@ def _write_experts(writer, config):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
         writer.add_leading_dense_block_count(config["num_hidden_layers"])
         writer.add_expert_shared_count(0)
+    if config["model_type"] == "ernie4_5_moe":
+        writer.add_expert_count(config["moe_num_experts"])
+        writer.add_expert_used_count(config["moe_k"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

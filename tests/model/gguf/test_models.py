@@ -32,6 +32,7 @@ ARCHITECTURES = [
     *("arcee", "seed_oss", "seed_oss, biases elsewhere", "internlm3", "hunyuan_v1_dense"),
     *("olmo3", "exaone4", "exaone4 without windows, tied", "phi3", "phi3, partial rope"),
     *("glm", "glm4", "ernie4_5", "ernie4_5 with biases, untied", "dots1", "gpt2"),
+    "ernie4_5_moe",
     *("gpt_neox", "gpt_neox, one after the other, without biases, tied"),
     *("phi", "starcoder2", "stablelm", "stablelm with biases, side by side"),
     *("nemotron", "nemotron with biases", "cohere", "cohere2"),

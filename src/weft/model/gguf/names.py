@@ -137,6 +137,7 @@ GLM = DecoderNames(
     mtp=MTP,
 )
 SIGMOID_EXPERTS = DecoderNames(GLM.names, TENSORS.norms, mtp=MTP)
+ERNIE_EXPERTS = replace(SIGMOID_EXPERTS, has_neighbours=True, mtp=None)
 # This family names the last norm as a norm after the embedding.
 LFM2 = DecoderNames(
     {
