@@ -32,6 +32,12 @@ HEADERS = [
     (":method", "POST"), (":scheme", "http"), (":path", "/test.Test/Echo"), (":authority", "test"),
     ("content-type", "application/grpc"), ("te", "trailers"),
 ]  # fmt: skip
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+PING = b"\0\0\x08\6\0\0\0\0\0" + bytes(8)
+# HEADERS of stream 1 without an end, and a piece that continues them.
+UNENDED = b"\0\0\1\1\0\0\0\0\1\x82"
+CONTINUATION = b"\0\0\1\x09\0\0\0\0\1\x84"
 
 
 class Service:
@@ -295,7 +301,7 @@ async def test_frames_out_of_order_close_their_connection_alone(
 ):
     """With the reason; other connections go on."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\1\0\0\0\0\0\0x")  # DATA first
+    writer.write(PREFACE + b"\0\0\1\0\0\0\0\0\0x")  # DATA first
     async with asyncio.timeout(PATIENCE_S):
         said = await reader.read()
     assert b"\x07" in said  # GOAWAY
@@ -329,3 +335,54 @@ async def test_a_server_that_stops_says_so(
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert service.num_cancelled == 1
     await until(lambda: not server.connections)
+
+
+async def test_calls_that_are_reset_at_once_leave_nothing(
+    server: GrpcServer,
+    channel: grpc.aio.Channel,
+    port: int,
+):
+    """Other clients are answered meanwhile."""
+    async with client(port) as made:
+        await until(lambda: server.connections)
+        [connection] = server.connections
+        for number in range(1, 4001, 2):
+            made.h2.send_headers(number, HEADERS)
+            made.h2.reset_stream(number)
+            made.h2.streams.clear()  # the client would keep all of them
+            made.flush()
+        call = channel.stream_stream("/test.Test/Echo")()
+        await call.done_writing()
+        assert await answers(call) == [b"the end"]
+        await until(lambda: not server.num_calls)
+        await until(lambda: not connection.num_streams)
+
+
+@pytest.mark.parametrize("frames", [SETTINGS * 10_000, PING * 10_000])
+async def test_frames_to_acknowledge_end_nothing(
+    server: GrpcServer,
+    channel: grpc.aio.Channel,
+    port: int,
+    frames: bytes,
+):
+    """Not even of a client that does not read: then the server reads no more of it."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE + SETTINGS + frames)
+    await until(lambda: server.connections)
+    call = channel.stream_stream("/test.Test/Echo")()
+    await call.done_writing()
+    assert await answers(call) == [b"the end"]
+    writer.close()
+
+
+async def test_headers_without_an_end_close_their_connection(
+    server: GrpcServer,
+    port: int,
+):
+    """After a number of pieces."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE + SETTINGS + UNENDED + CONTINUATION * 100)
+    async with asyncio.timeout(PATIENCE_S):
+        assert b"\x07" in await reader.read()  # GOAWAY, and then the end
+    writer.close()
+    assert not server.num_calls
