@@ -47,5 +47,6 @@ def find_architecture(metadata: Mapping[str, object], where: str) -> tuple[str, 
         raise ConfigError(
             f"{where}: general.architecture is {shown(name)}; of GGUF files these are read: "
             + ", ".join(ARCHITECTURES)
+            + ". The safetensors files of the model may be served in its place, by Weft or with --engine vllm"
         )
     return name, known
