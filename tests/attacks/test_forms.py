@@ -1,11 +1,13 @@
 """Forms with recordings: whatever their parts are, others are served, and memory comes back."""
 
+import time
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.target import Target, target
+from tests.attacks.target import Reading, Target, target
 from tests.doubles.loop_probe import TRIES, is_bounded
 from tests.doubles.whisper import sound, write_whisper
 from weft.web.http.options import HttpOptions
@@ -62,6 +64,17 @@ FORMS = {
 }
 
 
+def copy_s(body: bytes) -> float:
+    """What it takes here to move a form in memory: as it grows, it may have to move once, in one step."""
+    taken_s: list[float] = []
+    for _ in range(TRIES):
+        with mmap(-1, len(body)) as new_pages:
+            began_s = time.thread_time()
+            new_pages[:] = body
+            taken_s.append(time.thread_time() - began_s)
+    return min(taken_s)
+
+
 @pytest.fixture(scope="module")
 def aimed(tmp_path_factory) -> Iterator[Target]:
     """A server that transcribes, by a model of random weights."""
@@ -76,13 +89,15 @@ def test_no_form_holds_the_event_loop(aimed: Target, kind: str):
     """It is answered or refused, and takes no more memory than a recording may."""
     body = FORMS[kind]()
     num_descriptors = aimed.server.front.num_fds()
-    found: list[object] = []
+    found: list[tuple[object, Reading]] = []
     for _ in range(TRIES):
         aimed.read()
         status = aimed.post(SPEECH, body, f"multipart/form-data; boundary={BOUNDARY.decode()}")[0]
         found.append((status, aimed.read()))
         assert status in (200, 400, 413)
-        if is_bounded(found[-1][1].pause_s) and found[-1][1].grown_bytes < MOST_BYTES:
+        pause_s = found[-1][1].pause_s
+        is_short = is_bounded(pause_s) or pause_s < 2 * copy_s(body)
+        if is_short and found[-1][1].grown_bytes < MOST_BYTES:
             break
     else:
         raise AssertionError(found)

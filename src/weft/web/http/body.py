@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -121,7 +122,9 @@ async def read_body(
     """
     limit = options.max_form_bytes if scan is None else options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
-    body = bytearray()
+    # Not a `bytearray`, which ends with a copy: on some machines the new pages of 25 MiB take 70 ms.
+    body = BytesIO()
+    num_bytes = 0
     encoding = encoding_of(headers)
     unpacker = None if encoding == "identity" else Unpacker(encoding)
     started = time.monotonic()
@@ -132,13 +135,14 @@ async def read_body(
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
         num_received += len(chunk)
         for piece in (chunk,) if unpacker is None else unpacker.feed(chunk):
-            is_too_large = len(body) + len(piece) > limit
+            num_bytes += len(piece)
+            is_too_large = num_bytes > limit
             if is_too_large:
                 break
-            grow(len(body) + len(piece))
-            body += piece
+            grow(num_bytes)
+            body.write(piece)
             if scan is not None:
-                await _look(scan, body)
+                await _look(scan, body, num_bytes)
             elif len(piece) >= SLICE_BYTES:
                 await asyncio.sleep(0)  # gives other tasks a turn: a packet may unpack to megabytes
     if is_too_large:
@@ -149,18 +153,21 @@ async def read_body(
     if unpacker is not None:
         unpacker.end()
     if scan is not None:
-        scan.feed(bytes(body[scan.num_bytes :]), is_last=True)
-    whole = bytes(body)
+        body.seek(scan.num_bytes)
+        scan.feed(body.read(), is_last=True)
+    whole = body.getvalue()
     if len(whole) > SLICE_BYTES:
         await asyncio.sleep(0)  # gives other tasks a turn before decoding, which takes long
     return whole
 
 
-async def _look(scan: "BodyScan", body: bytearray) -> None:
+async def _look(scan: "BodyScan", body: BytesIO, num_bytes: int) -> None:
     """Scans the received data, except for less than a slice; other tasks get a turn after each slice."""
-    while len(body) - scan.num_bytes >= SLICE_BYTES:
-        scan.feed(bytes(body[scan.num_bytes : scan.num_bytes + SLICE_BYTES]))
+    while num_bytes - scan.num_bytes >= SLICE_BYTES:
+        body.seek(scan.num_bytes)
+        scan.feed(body.read(SLICE_BYTES))
         await asyncio.sleep(0)
+    body.seek(num_bytes)
 
 
 async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:
