@@ -49,7 +49,7 @@ SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 BOUNDS = {
     "HTTP chat, streamed": (418, 2475),
     "HTTP chat, whole": (411, 2416),
-    "gRPC Generate, streamed": (256, 1475),
+    "gRPC Generate, streamed": (259, 1499),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> int:
             f"{num_lines} lines (at most {most_lines})"
         )
         if "--check" in arguments:
-            status |= num_functions > most_functions or num_lines > most_lines
+            status |= not 0 < num_functions <= most_functions or num_lines > most_lines
             continue
         for file, group in groupby(sorted(lines), key=itemgetter(0)):
             functions = list(group)
