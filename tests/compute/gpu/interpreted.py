@@ -3,6 +3,8 @@
 `test_interpreter.py` runs this: the environment has to choose the interpreter before anything imports Triton.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,13 @@ from tests.compute.gpu.choices import check_against_twin
 from tests.compute.gpu.runners import OnHost, on_device
 from tests.compute.runners import load_runner
 from tests.compute.steps import (
+    Part,
     alone,
     check_slots_of_others,
     check_wanted_rows,
     run_at_random,
     run_in_steps,
+    step,
 )
 from weft.compute.gpu.choosing.sampler import GpuSampler
 from weft.compute.gpu.supported import model_refusal
@@ -74,6 +78,33 @@ def test_what_other_slots_hold_does_not_matter():
     """Stale NaN in slots of nobody, and of later positions, reaches no row."""
     runner = OnHost(open_model(f"embedded:random?{SHAPES[0]}"))
     check_slots_of_others(runner, 8, lambda: runner.fill_kv(float("nan")), (20, 21, 22), 37)
+
+
+def test_rows_begin_with_given_embeddings(tmp_path):
+    """Given the rows of its own table a prompt has the bits of its tokens; any others, what the reference computes.
+
+    The model multiplies its embeddings.
+    """
+    checkpoint = open_model(save(make_model(*CASES["granite"]), tmp_path))
+    runner = OnHost(checkpoint)
+    token_ids = np.random.default_rng(6).integers(0, 300, 9).tolist()
+    whole = step([Part(token_ids, 9, [1, 2], 0, 9)], 8)
+    table = runner.inner._decoder._embed[:, : runner.inner.spec.hidden_size].numpy()
+    rows = np.array([2, 3, 7], np.int32)
+
+    def given(embeds):
+        return replace(whole, embed_rows=rows, embeds=np.ascontiguousarray(embeds, np.float32))
+
+    def forward(runner, batch):
+        runner.allocate_kv(num_blocks=3, block_size=8)
+        return np.array(runner.forward(batch))
+
+    own, others = given(table[whole.token_ids[rows]]), given(table[[5, 6, 7]])
+    assert forward(runner, own).tobytes() == forward(runner, whole).tobytes()
+    reference = load_runner(checkpoint, max_model_len=200, compute="reference")
+    expected = forward(reference, others)
+    assert np.abs(forward(runner, others) - expected).max() <= 2e-4
+    assert np.abs(expected - forward(runner, whole)).max() > 0.1
 
 
 def test_only_the_wanted_rows_are_returned():

@@ -9,7 +9,7 @@ import pytest
 
 GROUPS = (
     ("interpreted.py", "logits"),
-    ("interpreted.py", "bits or slots or wanted"),
+    ("interpreted.py", "bits or slots or wanted or given"),
     ("interpreted.py", "choices"),
     ("interpreted.py", "engine"),
     ("interpreted_formats.py", ""),

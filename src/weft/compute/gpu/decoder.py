@@ -60,6 +60,14 @@ class _Product:
     norms: _Norms
 
 
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Rows of a step that begin with given embeddings instead of those of their token ids."""
+
+    rows: torch.Tensor  # [given] int64
+    embeds: torch.Tensor  # [given, hidden] float32, as rows of the embedding table
+
+
 _NOTHING = _Product(0, None, _Norms(None, None, None))
 
 
@@ -93,9 +101,13 @@ class Decoder:
         ]
         self.experts = [layer.experts for layer in self._layers if layer.experts is not None]
 
-    def forward(self, step: StepArrays, pools: list[Pool], space: Workspace) -> None:
+    def forward(
+        self, step: StepArrays, pools: list[Pool], space: Workspace, given: GivenRows | None = None
+    ) -> None:
         """Computes a step: writes keys and values into `pools`, and the normed wanted rows into `space.wanted`."""
         self._enter(step, space)
+        if given is not None:
+            self._enter_given(given, step, space)
         product = _NOTHING
         for layer, pool in zip(self._layers, pools, strict=True):
             self._add_norm(step, space, product, layer.attention_norms.before)
@@ -150,6 +162,13 @@ class Decoder:
             num_warps=4,
             **launches.exact(),
         )
+
+    def _enter_given(self, given: GivenRows, step: StepArrays, space: Workspace) -> None:
+        embeds = given.embeds
+        if self._positions is not None:
+            places = step.positions[given.rows].long() + self.spec.position_offset
+            embeds = embeds + self._positions[places]
+        space.residual[given.rows] = embeds * self.spec.embedding_multiplier
 
     def _add_norm(
         self,

@@ -8,7 +8,7 @@ import torch
 
 from weft.compute.gpu import launches
 from weft.compute.gpu.card import is_interpreted
-from weft.compute.gpu.decoder import Decoder, Pool
+from weft.compute.gpu.decoder import Decoder, GivenRows, Pool
 from weft.compute.gpu.kernels import rows as row_kernels
 from weft.compute.gpu.launches import power_of_two
 from weft.compute.gpu.matrices.routed_experts import RoutingSpace
@@ -88,14 +88,17 @@ class GpuRunner:
     def _forward(self, batch: Batch, sampled: torch.Tensor | None) -> torch.Tensor:
         tuning, spec = self._decoder.tuning, self.spec
         layout = Layout.of(batch, max(1, tuning.tile // (spec.num_heads // spec.num_kv_heads)))
-        padded = padded_shape(batch, layout, tuning.part) if self._has_graphs else None
+        given = _given_rows(batch)
+        # A graph has no place for given rows: such a step belongs to a prompt, and launches its kernels one by one.
+        has_graph = self._has_graphs and given is None
+        padded = padded_shape(batch, layout, tuning.part) if has_graph else None
         shape = exact_shape(batch, layout, tuning.part) if padded is None else padded
         self._make_room(shape, batch.block_tables.size)
         arrays = self._inputs.send(shape, batch, layout, self._spare_slot)
         if sampled is not None:
             _take_tokens(arrays, sampled)
         if padded is None:
-            self._launch(arrays)
+            self._launch(arrays, given)
         else:
             self._replay(arrays)
         logits = self._decoder.logits(self._space.wanted[: len(batch.logit_rows)])
@@ -113,8 +116,8 @@ class GpuRunner:
             self._graphs[arrays.shape] = graph
         graph.replay()
 
-    def _launch(self, arrays: StepArrays) -> None:
-        self._decoder.forward(arrays, self._pools, self._space)
+    def _launch(self, arrays: StepArrays, given: GivenRows | None = None) -> None:
+        self._decoder.forward(arrays, self._pools, self._space, given)
 
     def _make_room(self, shape: StepShape, table_size: int) -> None:
         """Allocates memory for a larger step.
@@ -147,6 +150,15 @@ class GpuRunner:
         if not decoder.experts:
             return space
         return replace(space, routing=RoutingSpace.of(decoder.experts, num_rows, self._dtype))
+
+
+def _given_rows(batch: Batch) -> GivenRows | None:
+    if batch.embed_rows is None or batch.embeds is None:
+        return None
+    assert batch.deep_embeds is None, "only models with towers have them"
+    device = launches.device()
+    rows = torch.from_numpy(batch.embed_rows).to(device, torch.int64)
+    return GivenRows(rows, torch.from_numpy(batch.embeds).to(device, torch.float32))
 
 
 def _take_tokens(arrays: StepArrays, sampled: torch.Tensor) -> None:

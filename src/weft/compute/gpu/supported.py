@@ -99,7 +99,6 @@ def check_options(options: EngineOptions, card: ModelCard) -> None:
         "--kv-cache-dtype": options.kv_cache_dtype != "auto",
         "--num-threads": options.num_threads is not None,
         "--enable-lora": options.enable_lora,
-        "--enable-prompt-embeds": options.enable_prompt_embeds,
         "--kv-offloading-size": options.kv_offloading_size is not None,
         "--kv-transfer-config": options.kv_transfer_config is not None,
         "--speculative-config": options.speculative_config is not None,
