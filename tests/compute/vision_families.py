@@ -28,7 +28,37 @@ QWEN = {
     "patch_size": 4,
     "out_hidden_size": 48,
 }
+QWEN2 = {
+    "depth": 3,
+    "embed_dim": 48,
+    "hidden_size": 48,
+    "mlp_ratio": 2,
+    "num_heads": 3,
+    "patch_size": 4,
+}
 CASES = {
+    "qwen2_vl": (
+        "qwen2_vl",
+        {
+            **IDS,
+            "text_config": {**TEXT, "num_attention_heads": 3, "num_key_value_heads": 1},
+            "vision_config": QWEN2,
+        },
+    ),
+    "qwen2_vl, a tower of another size, wide merge, GELU": (
+        "qwen2_vl",
+        {
+            **IDS,
+            "text_config": {**TEXT, "num_attention_heads": 3, "num_key_value_heads": 1},
+            "vision_config": {
+                **QWEN2,
+                "embed_dim": 32,
+                "num_heads": 4,
+                "spatial_merge_size": 3,
+                "hidden_act": "gelu",
+            },
+        },
+    ),
     "qwen2_5_vl": (
         "qwen2_5_vl",
         {
@@ -179,6 +209,42 @@ CASES |= {
             },
         },
     ),
+    "mistral3": (
+        "mistral3",
+        {
+            "image_token_index": 300,
+            "tie_word_embeddings": False,
+            "text_config": {**SIZES, "model_type": "mistral", "sliding_window": None},
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "pixtral",
+                "num_attention_heads": 4,
+                "image_size": 64,
+            },
+        },
+    ),
+    "mistral3, wide merge, biases, tied": (
+        "mistral3",
+        {
+            "image_token_index": 300,
+            "spatial_merge_size": 3,
+            "multimodal_projector_bias": True,
+            "text_config": {
+                **SIZES,
+                "model_type": "mistral",
+                "sliding_window": None,
+                "rms_norm_eps": 1e-2,
+            },
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "pixtral",
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "hidden_act": "silu",
+                "image_size": 64,
+            },
+        },
+    ),
     "lfm2_vl": (
         "lfm2_vl",
         {
@@ -273,7 +339,7 @@ def _inputs(model: PreTrainedModel, prompt: PicturePrompt, ids: torch.Tensor) ->
             return inputs | {"pixel_values": pixels, "token_type_ids": is_picture}
         case "idefics3" | "smolvlm":
             return inputs | _padded(_pixels(model, patches, grids))
-        case "llava":
+        case "llava" | "mistral3":
             size = model.config.vision_config.patch_size
             pixels = _padded(_pixels(model, patches, grids))["pixel_values"][0]
             sizes = torch.tensor([[h * size, w * size] for _, h, w in grids])
@@ -309,6 +375,8 @@ def _merge(config: AutoConfig, rows: int) -> int:
             return rows // int(config.mm_tokens_per_image**0.5)
         case "llava":
             return 1
+        case "mistral3":
+            return config.spatial_merge_size
         case "lfm2_vl":
             return config.downsample_factor
         case _:

@@ -35,7 +35,11 @@ from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation
 
-TYPES = {"qwen3_vl": "Qwen3VLVideoProcessor", "qwen2_5_vl": "Qwen2VLVideoProcessor"}
+TYPES = {
+    "qwen3_vl": "Qwen3VLVideoProcessor",
+    "qwen2_5_vl": "Qwen2VLVideoProcessor",
+    "qwen2_vl": "Qwen2VLVideoProcessor",
+}
 TEXT = "What is it? <|vision_start|><|video_pad|><|vision_end|> Say it."
 
 
@@ -65,7 +69,7 @@ def expected(model, name: str, token_ids: list[int], data: bytes) -> list[int]:
         "pixel_values_videos": torch.from_numpy(patches),
         "video_grid_thw": torch.tensor([grid]),
     }
-    if not settings.is_timed:
+    if settings.positions_per_second:
         seconds = np.float32(item.tiles[0].time_step / settings.positions_per_second)
         tensors["second_per_grid_ts"] = torch.tensor([seconds])
     ids, grids = list(token_ids), {k: v for k, v in tensors.items() if "pixel" not in k}

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
+    "qwen2_vl_text": "qwen2vl",
     "qwen2_5_vl_text": "qwen2vl",
     "qwen3_vl_text": "qwen3vl",
 }

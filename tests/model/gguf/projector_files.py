@@ -17,6 +17,7 @@ QWEN = {
     303: "<|video_pad|>",
 }
 TOKENS = {
+    "qwen2_vl": QWEN,
     "qwen2_5_vl": QWEN,
     "qwen3_vl": QWEN,
     "gemma3": {300: "<image_soft_token>", 301: "<start_of_image>", 302: "<end_of_image>"},
@@ -25,6 +26,7 @@ TOKENS = {
     "llava": {300: "[IMG]"},
 }
 TYPES = {
+    "qwen2_vl": "qwen2vl_merger",
     "qwen2_5_vl": "qwen2.5vl_merger",
     "qwen3_vl": "qwen3vl_merger",
     "gemma3": "gemma3",
@@ -120,8 +122,9 @@ def _settings(config, checkpoint):
         "clip.vision.projection_dim": config["text_config"]["hidden_size"],
         "clip.vision.image_size": vision.get("image_size", 560),
         "clip.vision.patch_size": patch,
-        "clip.vision.embedding_length": vision["hidden_size"],
-        "clip.vision.feed_forward_length": vision["intermediate_size"],
+        "clip.vision.embedding_length": vision.get("embed_dim", vision["hidden_size"]),
+        "clip.vision.feed_forward_length": vision.get("intermediate_size")
+        or vision["embed_dim"] * vision["mlp_ratio"],
         "clip.vision.block_count": vision.get("depth", vision.get("num_hidden_layers")),
         "clip.vision.attention.head_count": vision.get(
             "num_heads", vision.get("num_attention_heads")
@@ -133,6 +136,12 @@ def _settings(config, checkpoint):
 
 def _own_settings(kind, config, vision):
     match kind:
+        case "qwen2_vl":
+            name = "clip.use_gelu" if vision["hidden_act"] == "gelu" else "clip.use_silu"
+            return {
+                name: vision["hidden_act"] == "gelu",
+                "clip.vision.spatial_merge_size": vision["spatial_merge_size"],
+            }
         case "qwen2_5_vl":
             own = {
                 "clip.use_silu": True,
@@ -214,7 +223,7 @@ def _parts(plain, values, config):
         for number in range(values.shape[2]):
             ending = f".{number}" if number else ""
             yield f"v.patch_embd.weight{ending}", np.ascontiguousarray(values[:, :, number])
-    elif ".qkv." in plain and kind == "qwen2_5_vl":
+    elif ".qkv." in plain and kind in ("qwen2_vl", "qwen2_5_vl"):
         for part, rows in zip("qkv", np.split(values, 3), strict=True):
             yield plain.replace("qkv", part), rows
     elif plain.startswith("visual.deepstack_merger_list."):

@@ -29,6 +29,7 @@ PIXTRAL = "llava with Pixtral's tower"
 PLAIN_PIXTRAL = "llava with Pixtral's tower, no biases, SiLU"
 PLAIN_LFM2 = "lfm2_vl, no norm and no biases, wide merge, a fine grid of positions"
 CASES = (
+    *("qwen2_vl", "qwen2_vl, a tower of another size, wide merge, GELU"),
     *("qwen2_5_vl", QWEN, GEMMA, SMALL_WINDOWS, PIXTRAL, PLAIN_PIXTRAL),
     *("lfm2_vl", PLAIN_LFM2, "smolvlm"),
 )

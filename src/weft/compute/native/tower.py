@@ -72,7 +72,10 @@ class NativeTower:
                 deep[run.deepstack] = self._project(f"deep.{run.deepstack}", joined)
         if spec.projector is Projector.CROSS:
             return np.concatenate([self._project(name, rows) for name in spec.cross_names], axis=1)
-        tokens = self._project("merger", self._joined(rows[back], grids))
+        joined = self._joined(rows[back], grids)
+        if spec.projector is Projector.JOIN:
+            joined = self._project("join", joined)
+        tokens = self._project("merger", joined)
         return np.concatenate([tokens, *(deep[level] for level in sorted(deep))], axis=1)
 
     def _entering(self, inputs: TowerInputs) -> tuple[FloatArray, Sequence[Grid]]:
@@ -169,13 +172,27 @@ def native_tower(spec: TowerSpec, dtype: str) -> _core.ModelSpec:
 
 
 def _prepared(spec: TowerSpec, name: str, values: Values) -> Tensor:
-    """Returns a tensor in the core's form: contiguous, and with the offset of the projector's norm added."""
+    """Returns a tensor in the core's form: contiguous, and with the offset of the projector's norm added.
+
+    The factor of the MLP's activation is in the norm before the MLP, the bias of `up`, and the matrix `down`.
+    """
     tensor = values.unpacked()
+    factor = _factor(spec, name)
+    if factor != 1.0:
+        scaled = tensor.float32() * np.float32(factor)
+        return Tensor("float32", scaled, unchecked=tensor.unchecked)
     if spec.projector_norm_offset and name.startswith("tower.project.") and name.endswith(".norm"):
         weight = tensor.float32() + np.float32(spec.projector_norm_offset)
         return Tensor("float32", weight, unchecked=tensor.unchecked)
     data = np.ascontiguousarray(tensor.data)
     return replace(tensor, data=data, is_mapped=tensor.is_mapped and data is tensor.data)
+
+
+def _factor(spec: TowerSpec, name: str) -> float:
+    if name.endswith((".mlp_norm_before", ".mlp_norm_before.bias", ".up.bias")):
+        return 1.0 if name.startswith("tower.project.") else spec.activation_factor
+    is_down = name.startswith("tower.layers.") and name.endswith(".down")
+    return 1 / spec.activation_factor if is_down else 1.0
 
 
 def tower_bytes(spec: TowerSpec, dtype: str) -> int:

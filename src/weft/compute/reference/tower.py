@@ -125,6 +125,8 @@ class ReferenceTower:
             joined = rows.reshape(-1, spec.num_joined, spec.hidden_size).mean(axis=1)
         else:
             joined = rows.reshape(-1, spec.joined_size)
+        if spec.projector is Projector.JOIN:
+            joined = self._project("join", joined)
         return [self._project("merger", joined)]
 
     def _turns(self, at: np.ndarray) -> tuple[FloatArray, FloatArray]:
@@ -155,7 +157,8 @@ class ReferenceTower:
             size = spec.intermediate_size
             inner = activate(spec.activation, inner[:, :size]) * inner[:, size:]
         else:
-            inner = activate(spec.activation, inner)
+            factor = np.float32(spec.activation_factor)
+            inner = activate(spec.activation, inner * factor) / factor
         return rows + layer.down(inner)
 
 

@@ -146,8 +146,9 @@ class Videos(msgspec.Struct, frozen=True, kw_only=True, tag="videos"):
 
     Of a model with `is_timed` each patch of frames has tokens of its own, after a text that says its time in seconds;
     `min_pixels` and `max_pixels` bound the pixels of all frames together. Otherwise they bound those of each frame, and
-    the position of a patch of frames grows by `positions_per_second` a second. `max_tokens` bounds the pixels once
-    more: of a frame, in windows, in models with `is_timed`, and in others of all frames together; None: it does not.
+    the position of a patch of frames grows by `positions_per_second` a second; 0: by one. `max_tokens` bounds the
+    pixels once more: of a frame, in windows, in models with `is_timed`, and in others of all frames together; None: it
+    does not.
     """
 
     pixels: Pixels

@@ -97,6 +97,8 @@ class VideoProcessor(ItemProcessor[Videos]):
 
     def _time_step(self, rate: float) -> float:
         """Returns the difference of positions of two patches of frames, with so many frames a second."""
+        if not self.settings.positions_per_second:
+            return 1.0
         seconds = np.float32(self.settings.pixels.temporal_size / rate)
         return float(np.float32(self.settings.positions_per_second) * seconds)
 

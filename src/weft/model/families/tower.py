@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from weft.model.families.encoder_families import read_activation
 from weft.model.fields import Fields
+from weft.model.switches import Activation
 from weft.model.towers.spec import TowerSpec
 
 MAX_WIDTH = 2**20
@@ -62,6 +64,16 @@ def read_heads(vision: Fields, key: str, hidden_size: int, *, unit: int) -> int:
             f"a divisor of hidden_size ({hidden_size}) into heads of a multiple of {unit} elements",
         )
     return heads
+
+
+def read_mlp_activation(vision: Fields, key: str) -> tuple[Activation, float]:
+    """Returns the activation of MLPs without a gate, and its factor as in `TowerSpec`.
+
+    The activation `quick_gelu` is x times the logistic function of 1.702 x, which is SiLU of 1.702 x, divided by 1.702.
+    """
+    if vision.values.get(key) == "quick_gelu":
+        return Activation.SILU, 1.702
+    return read_activation(vision, key), 1.0
 
 
 def read_num_layers(vision: Fields, key: str) -> int:

@@ -79,6 +79,8 @@ class _Plans:
             plan = self._tensor(f"{ours}up", theirs("up"), inner, projection.input)
             yield from self._biased(plan, f"{key}up")
         plan = self._tensor(f"{ours}down", theirs("down"), projection.output, inner)
+        if kind == "join":  # the file has, for each element, its joined patches
+            plan = replace(plan, channels_last=self._spec.num_joined)
         if f"{key}down" in self._row.bare:
             plan = replace(plan, source=theirs("down"), is_transposed=True)
         if self._spec.has_conv_stem and kind in ("patch", "half", "quarter"):

@@ -132,6 +132,22 @@ class ProjectorRow:
     unused: frozenset[str] = frozenset()
 
 
+def _read_qwen2(file: ProjectorSettings) -> Config:
+    width, inner = file.integer("embedding_length"), file.integer("feed_forward_length")
+    if inner % width:
+        file.fields.refuse(f"{_LEAD}feed_forward_length", f"a multiple of {width}")
+    return {
+        "vision_config": {
+            **file.renamed(_QWEN_KEYS),
+            "embed_dim": width,
+            "mlp_ratio": inner // width,
+            "hidden_size": file.integer("projection_dim"),
+            "temporal_patch_size": _num_frames(file),
+            "hidden_act": file.activation("gelu"),
+        }
+    }
+
+
 def _read_qwen2_5(file: ProjectorSettings) -> Config:
     depth, distance = file.integer("block_count", high=MAX_LAYERS), file.integer("n_wa_pattern")
     return {
@@ -263,6 +279,16 @@ def _pictures(kind: str, file: ProjectorSettings) -> Config:
 
 PROJECTORS: Mapping[str, ProjectorRow] = MappingProxyType(
     {
+        "qwen2vl_merger": ProjectorRow(
+            family="qwen2_vl",
+            architectures=("qwen2vl",),
+            read=_read_qwen2,
+            read_pictures=_qwen_pictures(56 * 56, 16384 * 28 * 28),
+            names=_QWEN_NAMES,
+            tokens=_QWEN_TOKENS,
+            video_token=_QWEN_VIDEO,
+            reads=("spatial_merge_size", "image_min_pixels", "image_max_pixels"),
+        ),
         "qwen2.5vl_merger": ProjectorRow(
             family="qwen2_5_vl",
             architectures=("qwen2vl",),

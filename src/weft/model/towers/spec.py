@@ -45,14 +45,16 @@ class Projector(StrEnum):
 
     MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
     patches. MLP: an optional norm of the joined patches, then two linear layers. POOL: the mean of the patches, its
-    norm, and one linear layer. CROSS: two linear layers for each layer of the decoder, which make the keys and
-    values of its cross-attention; the decoder has no row for them.
+    norm, and one linear layer. JOIN: norm of each patch, one linear layer from the joined patches to a row of the
+    tower's size, then two linear layers. CROSS: two linear layers for each layer of the decoder, which make the keys
+    and values of its cross-attention; the decoder has no row for them.
     """
 
     MERGER = "merger"
     SHUFFLE = "shuffle"
     MLP = "mlp"
     POOL = "pool"
+    JOIN = "join"
     CROSS = "cross"
 
 
@@ -96,6 +98,7 @@ class TowerSpec:
 
     A layer has norms before attention and before the MLP. A patch attends to patches of its frame: to all of them in
     `full_layers`, in other layers to those in its square window of `window` x `window` tokens; None: no windows.
+    The MLP's activation takes its input times `activation_factor`, and its result is divided by this number.
     `num_positions` is the side of the learned grid of positions; 0: none. `rope_theta` is not used without rope.
 
     The rows after each of `deepstack_layers` go through a merger of their own, whose norm applies to joined patches.
@@ -103,7 +106,8 @@ class TowerSpec:
 
     `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before
     and after the rows of an item, if the family has such tokens. `video_token_id` stands for a row of a video.
-    Positions of its frames grow by `video_positions_per_second`; None: texts in the prompt say the times instead.
+    Positions of its frames grow by `video_positions_per_second`; 0: by one for each patch of frames; None: texts in the
+    prompt say the times instead.
 
     With `has_conv_stem` the tower takes sounds. A patch is a column of the spectrogram, whose channels are its mels,
     and a grid is [1, columns, 1]. Two convolutions over three neighbours each, with a GELU behind it, make rows of
@@ -129,6 +133,7 @@ class TowerSpec:
     norm_eps: float = 1e-6
     is_gated: bool = False
     activation: Activation
+    activation_factor: float = 1.0
     has_first_norm: bool = False  # of the patches, before the first layer
     has_last_norm: bool = False  # of the rows, after the last layer
     num_positions: int = 0
@@ -140,7 +145,7 @@ class TowerSpec:
     merge: int
     projector: Projector
     pool_norm: Norm = Norm.RMS  # of POOL
-    projector_inner: int = 0  # outputs of the first of two linear layers, of MLP
+    projector_inner: int = 0  # outputs of the first of two linear layers, of MLP and JOIN
     has_projector_norm: bool = True  # of MLP
     has_projector_bias: bool = True
     projector_eps: float = 1e-6
@@ -220,6 +225,8 @@ class TowerSpec:
         return (*stem, ProjectionSpec(name="stem", input=channels * mels, output=self.hidden_size))
 
     def _projectors(self) -> tuple[ProjectionSpec, ...]:
+        if self.projector is Projector.JOIN:
+            return (self._join(), self._mlp(self.hidden_size, norm_size=0))
         if self.projector is not Projector.CROSS:
             return (self._projector(),)
         return tuple(
@@ -242,15 +249,8 @@ class TowerSpec:
                     name="merger", input=self.joined_size, output=self.output_size
                 )
             case Projector.MLP:
-                return ProjectionSpec(
-                    name="merger",
-                    input=self.joined_size,
-                    output=self.output_size,
-                    norm_size=self.joined_size if self.has_projector_norm else 0,
-                    norm_eps=self.projector_eps,
-                    inner=self.projector_inner,
-                    activation=self.projector_activation,
-                )
+                has_norm = self.has_projector_norm
+                return self._mlp(self.joined_size, norm_size=self.joined_size if has_norm else 0)
             case Projector.POOL:
                 return ProjectionSpec(
                     name="merger",
@@ -260,10 +260,31 @@ class TowerSpec:
                     norm_size=self.hidden_size,
                     norm_eps=self.projector_eps,
                 )
-            case Projector.CROSS:
+            case Projector.JOIN | Projector.CROSS:
                 raise AssertionError("it is several projections")
             case _:
                 assert_never(self.projector)
+
+    def _join(self) -> ProjectionSpec:
+        return ProjectionSpec(
+            name="join",
+            input=self.joined_size,
+            output=self.hidden_size,
+            norm=self.norm,
+            norm_size=self.hidden_size,
+            norm_eps=self.projector_eps,
+        )
+
+    def _mlp(self, size: int, *, norm_size: int) -> ProjectionSpec:
+        return ProjectionSpec(
+            name="merger",
+            input=size,
+            output=self.output_size,
+            norm_size=norm_size,
+            norm_eps=self.projector_eps,
+            inner=self.projector_inner,
+            activation=self.projector_activation,
+        )
 
     def _merger(self, name: str, *, norm_size: int) -> ProjectionSpec:
         return ProjectionSpec(

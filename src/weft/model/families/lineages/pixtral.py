@@ -1,4 +1,4 @@
-"""Family row of Pixtral: a Mistral-like text model, with a vision tower that rotates patches by row and column."""
+"""Family rows of Pixtral and Mistral 3: Mistral's text models, with a tower that rotates patches by row and column."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,11 +24,32 @@ _VISION: Mapping[str, object] = {
 }
 
 
-def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+def _read_llava(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     if vision.values.get("model_type") != "pixtral":
         vision.refuse("model_type", "pixtral; other towers of LLaVA are not implemented")
+    _check_selection(top, default=-2)
+    if top.values.get("vision_feature_select_strategy", "default") != "full":
+        top.refuse("vision_feature_select_strategy", "full, the rows of all patches")
+    return _read(top, vision, hidden_size)
+
+
+def _read_mistral(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    if vision.values.get("model_type", "pixtral") != "pixtral":
+        vision.refuse("model_type", "pixtral")
+    _check_selection(top, default=-1)
+    text = top.object("text_config") or Fields({}, top.where)
+    return replace(
+        _read(Fields({"image_token_index": 10, **top.values}, top.where), vision, hidden_size),
+        merge=top.integer_or("spatial_merge_size", 2, high=64),
+        projector=Projector.JOIN,
+        has_projector_bias=top.flag_or("multimodal_projector_bias", False),
+        projector_eps=text.number_or("rms_norm_eps", 1e-6),
+    )
+
+
+def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    """Returns the spec that both families share."""
     top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
-    _check_selection(top)
     vision = Fields({**_VISION, **vision.values}, vision.where)
     hidden = read_width(vision, "hidden_size")
     heads = read_heads(vision, "num_attention_heads", hidden, unit=4)
@@ -61,16 +82,14 @@ def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     )
 
 
-def _check_selection(top: Fields) -> None:
+def _check_selection(top: Fields, *, default: int) -> None:
     """Raises `ConfigError` if the model uses other hidden states than those after the tower's last layer."""
-    if top.values.get("vision_feature_layer", -2) != -1:
+    if top.values.get("vision_feature_layer", default) != -1:
         top.refuse("vision_feature_layer", "-1, the last layer")
-    if top.values.get("vision_feature_select_strategy", "default") != "full":
-        top.refuse("vision_feature_select_strategy", "full, the rows of all patches")
 
 
 _TOWER = TowerRow(
-    read=_read,
+    read=_read_llava,
     names={
         "project.patch.down": "@patch_conv",
         "embed_norm": "@ln_pre",
@@ -91,15 +110,30 @@ _TOWER = TowerRow(
     others=("multi_modal_projector.",),
     unbiased=frozenset({"project.patch.down", "q", "k", "v", "o", "gate", "up", "down"}),
 )
+_MISTRAL_TOWER = replace(
+    _TOWER,
+    read=_read_mistral,
+    names={
+        **_TOWER.names,
+        "project.join.norm": "multi_modal_projector.norm",
+        "project.join.down": "multi_modal_projector.patch_merger.merging_layer",
+    },
+    unbiased=_TOWER.unbiased | {"project.join.down"},
+)
+
+_PIXTRAL = replace(
+    LLAMA_FAMILIES["mistral"],
+    architecture="LlavaForConditionalGeneration",
+    prefixes=("language_model.model.", "model.language_model."),
+    text_types=("mistral",),
+    tower=_TOWER,
+)
 
 PIXTRAL_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "llava": replace(
-            LLAMA_FAMILIES["mistral"],
-            architecture="LlavaForConditionalGeneration",
-            prefixes=("language_model.model.", "model.language_model."),
-            text_types=("mistral",),
-            tower=_TOWER,
-        )
+        "llava": _PIXTRAL,
+        "mistral3": replace(
+            _PIXTRAL, architecture="Mistral3ForConditionalGeneration", tower=_MISTRAL_TOWER
+        ),
     }
 )

@@ -1,4 +1,4 @@
-"""Family rows of Qwen2.5-VL and Qwen3-VL: text models with positions of frame, row and column, and their towers."""
+"""Family rows of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: text models with positions of frame, row and column."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +13,7 @@ from weft.model.families.tower import (
     TowerRow,
     read_heads,
     read_layer_list,
+    read_mlp_activation,
     read_num_layers,
     read_side,
     read_width,
@@ -29,6 +30,14 @@ _VISION: Mapping[str, object] = {
     "spatial_merge_size": 2,
     "num_heads": 16,
     "out_hidden_size": 3584,
+}
+_VISION_2 = {
+    **_VISION,
+    "depth": 32,
+    "embed_dim": 1280,
+    "hidden_act": "quick_gelu",
+    "mlp_ratio": 4,
+    "patch_size": 14,
 }
 _VISION_2_5 = {
     **_VISION,
@@ -69,6 +78,26 @@ _BLOCKS = {
     "attention_norm_before": "norm1",
     "mlp_norm_before": "norm2",
 }
+
+
+def _read_2(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    vision = Fields({**_VISION_2, **vision.values}, vision.where)
+    if read_width(vision, "hidden_size") != hidden_size:
+        vision.refuse("hidden_size", f"hidden_size of the text model ({hidden_size})")
+    size = read_width(vision, "embed_dim")
+    sizes = {
+        "hidden_size": size,
+        "intermediate_size": size * vision.integer("mlp_ratio", high=64),
+        "out_hidden_size": hidden_size,
+        "in_channels": vision.integer("in_chans" if vision.has("in_chans") else "in_channels"),
+    }
+    activation, factor = read_mlp_activation(vision, "hidden_act")
+    return replace(
+        _common(top, Fields({**vision.values, **sizes, "hidden_act": "gelu"}, vision.where)),
+        activation=activation,
+        activation_factor=factor,
+        video_positions_per_second=0,
+    )
 
 
 def _read_2_5(top: Fields, vision: Fields, _: int) -> TowerSpec:
@@ -130,6 +159,20 @@ def _common(top: Fields, vision: Fields) -> TowerSpec:
     )
 
 
+_TOWER_2 = TowerRow(
+    read=_read_2,
+    names={
+        **_BLOCKS,
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+        "project.merger.norm": "@merger.ln_q",
+        "project.merger.up": "@merger.mlp.0",
+        "project.merger.down": "@merger.mlp.2",
+    },
+    towers=("visual.",),
+    unbiased=frozenset({"project.patch.down"}),
+    has_frames=True,
+)
 _TOWER_2_5 = TowerRow(
     read=_read_2_5,
     names={
@@ -164,23 +207,26 @@ _TOWER_3 = TowerRow(
 )
 QWEN3_5_TOWER = replace(_TOWER_3, read=_read_3_5)
 
+_QWEN2_5_VL = replace(
+    QWEN_FAMILIES["qwen2"],
+    architecture="Qwen2_5_VLForConditionalGeneration",
+    defaults={
+        **QWEN_FAMILIES["qwen2"].defaults,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "max_window_layers": 80,
+    },
+    rope=RopeRules(has_sections=True, sections=(16, 24, 24), aliases=(("mrope", "default"),)),
+    prefixes=("model.language_model.", "model."),
+    tower=_TOWER_2_5,
+)
+
 QWEN_VL_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "qwen2_5_vl": replace(
-            QWEN_FAMILIES["qwen2"],
-            architecture="Qwen2_5_VLForConditionalGeneration",
-            defaults={
-                **QWEN_FAMILIES["qwen2"].defaults,
-                "rms_norm_eps": 1e-5,
-                "rope_theta": 1_000_000.0,
-                "max_window_layers": 80,
-            },
-            rope=RopeRules(
-                has_sections=True, sections=(16, 24, 24), aliases=(("mrope", "default"),)
-            ),
-            prefixes=("model.language_model.", "model."),
-            tower=_TOWER_2_5,
+        "qwen2_vl": replace(
+            _QWEN2_5_VL, architecture="Qwen2VLForConditionalGeneration", tower=_TOWER_2
         ),
+        "qwen2_5_vl": _QWEN2_5_VL,
         "qwen3_vl": replace(
             QWEN_FAMILIES["qwen3"],
             architecture="Qwen3VLForConditionalGeneration",
