@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.busy import is_within
 from tests.compute.native.models import make_runner
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
@@ -123,7 +124,7 @@ def test_the_embedded_model_loads_quickly():
         return time.thread_time() - started
 
     # Others on the same core make it slower, but not each time.
-    assert any(seconds() < 0.3 for _ in range(3))
+    assert any(is_within(seconds(), 0.3) for _ in range(3))
 
 
 def test_idle_threads_use_no_cpu():
@@ -138,7 +139,7 @@ def test_idle_threads_use_no_cpu():
         return time.process_time() - started
 
     # Those that had no processor yet have their moment of it later.
-    assert any(seconds() < 0.05 for _ in range(3))
+    assert any(is_within(seconds(), 0.05) for _ in range(3))
 
 
 def test_a_pool_takes_memory_as_it_is_used():

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.model_pool.fake_sources import Models, settle
 from weft.core.errors import (
     ConfigError,
@@ -342,7 +343,7 @@ async def test_ten_models_on_the_memory_of_three(seed):
         if all(task.done() for task in tasks):
             break
         await models.clock.advance(0.25)
-    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
     assert len(ended) == 300
     loads = [line for line in models.log if line.startswith("+")]
     # All 300 came at once: each model is loaded about once, not once for each request.
