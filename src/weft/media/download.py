@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import aclosing
+from io import BytesIO
 from typing import Any
 
 import httpx2
@@ -106,12 +107,12 @@ async def _body(response: httpx2.Response, what: str, url: str, max_bytes: int) 
         )
     if response.headers.get("content-encoding", "identity") != "identity":
         raise BadRequest(what, f"{what}: {shown(url)} is sent compressed, which was not requested")
-    data = bytearray()
+    data = BytesIO()  # not a `bytearray`, which ends with a copy on the event loop
     length = response.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise too_large(what, max_bytes)
     async for chunk in response.aiter_raw():
-        data += chunk
-        if len(data) > max_bytes:
+        data.write(chunk)
+        if data.tell() > max_bytes:
             raise too_large(what, max_bytes)
-    return bytes(data)
+    return data.getvalue()

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
+from io import BytesIO
 
 import msgspec
 
@@ -385,16 +386,15 @@ async def _fetch_tokenizer(connection: Connection) -> Tokenizer | None:
 
 
 async def _fetch_tokenizer_files(connection: Connection) -> dict[str, bytes]:
-    packed, sha256 = bytearray(), ""
+    packed, sha256 = BytesIO(), ""
     chunks = connection.stream("GetTokenizer", common_pb2.GetTokenizerRequest())
     try:
         async for chunk in chunks:
-            packed += chunk.data
+            packed.write(chunk.data)
             sha256 = chunk.sha256
-            if len(packed) > MAX_PACKED_BYTES:
-                raise GenerationError(
-                    f"the tokenizer archive is larger than {MAX_PACKED_BYTES} bytes"
-                )
+            if packed.tell() > MAX_PACKED_BYTES:
+                too_large = f"the tokenizer archive is larger than {MAX_PACKED_BYTES} bytes"
+                raise GenerationError(too_large)
     finally:
         await chunks.aclose()
-    return await asyncio.to_thread(unpack, bytes(packed), sha256)
+    return await asyncio.to_thread(unpack, packed.getvalue(), sha256)

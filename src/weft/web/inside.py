@@ -48,6 +48,7 @@ def inside_caller(app: ASGIApp) -> InsideCaller:
     async def call(path: str, body: bytes, inside: Inside) -> InsideAnswer:
         answer = InsideAnswer()
         parts = [body]
+        pieces: list[bytes] = []  # joined once: an answer of many choices comes in as many pieces
 
         async def receive() -> Message:
             if parts:
@@ -61,9 +62,10 @@ def inside_caller(app: ASGIApp) -> InsideCaller:
                 pairs = message.get("headers", ())
                 answer.headers = {name.decode(): text.decode("latin-1") for name, text in pairs}
             else:
-                answer.body += message.get("body", b"")
+                pieces.append(message.get("body", b""))
 
         await app(_scope(path, body, inside), receive, send)
+        answer.body = b"".join(pieces)
         return answer
 
     return call

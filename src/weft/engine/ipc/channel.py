@@ -49,7 +49,12 @@ class Channel(Generic[T]):
         """Sends a message without waiting. No effect if the channel is closed."""
         if not self._writer.is_closing():
             body = self._encoder.encode(message)
-            self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
+            head = len(body).to_bytes(_LENGTH, "big")
+            if len(body) > _CHUNK:  # not joined: the media of a prompt may be 128 MiB
+                self._writer.write(head)
+                self._writer.write(body)
+            else:
+                self._writer.write(head + body)
 
     @property
     def num_unsent(self) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Annotated, Any, Final
 
 import httpx2
@@ -64,15 +65,15 @@ class RenderClient:
         await self._http.aclose()
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        answer = bytearray()
+        answer = BytesIO()  # not a `bytearray`, which ends with a copy on the event loop
         async with self._http.stream("POST", path, content=body, headers=headers) as response:
             if response.status_code != httpx2.codes.OK:
                 raise NotRendered(f"status {response.status_code}")
             async for piece in response.aiter_bytes():
-                answer += piece
-                if len(answer) > _MAX_ANSWER_BYTES:
+                answer.write(piece)
+                if answer.tell() > _MAX_ANSWER_BYTES:
                     raise NotRendered("the answer is too long")
-        return bytes(answer)
+        return answer.getvalue()
 
 
 def _endpoint(request: InferenceRequest) -> str | None:

@@ -60,9 +60,11 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 def to_chunks(packed: bytes) -> Iterator[common_pb2.GetTokenizerChunk]:
     """Splits the archive into pieces; the last piece carries the hash of the whole."""
     last = (len(packed) - 1) // PIECE_BYTES
+    digest = hashlib.sha256()  # a piece at a time, because this runs on the event loop
     for number in range(last + 1):
         data = packed[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
-        sha256 = hashlib.sha256(packed).hexdigest() if number == last else ""
+        digest.update(data)
+        sha256 = digest.hexdigest() if number == last else ""
         yield common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
 
 

@@ -102,13 +102,14 @@ def _to_items(refs: pb.MediaRefs) -> list[MediaItem]:
                 MEDIA_REFS,
                 f"{MEDIA_REFS}.items[{position}].modality must be IMAGE, AUDIO or VIDEO",
             )
-        if not (ref.url or ref.weft_file or ref.weft_uuid):
+        data = ref.weft_file  # each access copies it
+        if not (ref.url or data or ref.weft_uuid):
             raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}.items[{position}].url is missing")
         items.append(
             MediaItem(
                 modality=modality,
                 url=ref.url or None,
-                data=ref.weft_file or None,
+                data=data or None,
                 uuid=ref.weft_uuid or None,
             )
         )
