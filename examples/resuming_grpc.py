@@ -9,19 +9,26 @@ import asyncio
 
 from weft import SamplingParams
 from weft.core.values.types import OutputKind
+from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet
 
 
+async def connect(addresses: list[str]) -> Fleet | RpcClient:
+    """With one address, requests wait for the server to be back; with several, an equal server continues them."""
+    if len(addresses) == 1:
+        return await RpcClient.connect(addresses[0], resumes=True)
+    return await Fleet.connect(addresses)
+
+
 async def main(addresses: list[str], prompt: str, max_tokens: int) -> None:
-    client = await Fleet.connect(addresses)
+    client = await connect(addresses)
     params = SamplingParams(
         temperature=0, max_tokens=max_tokens, ignore_eos=True, output_kind=OutputKind.DELTA
     )
     async for output in client.generate(prompt, params, "request-1"):
         print(output.outputs[0].text, end="", flush=True)
     print()
-    client.shutdown()
-    await client.wait_closed()
+    await client.close()
 
 
 if __name__ == "__main__":

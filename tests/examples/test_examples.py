@@ -62,6 +62,12 @@ RUNS = [
         ["--engines", "2"],
         r"((The capital of (France|Italy) is|Two and two is).*\n){3}",
     ),
+    ("resuming_offline.py", [], r"\d+ requests continued\nthe same answers\n"),
+    (
+        "resuming_offline.py",
+        ["--engines", "2"],
+        r"\d+ requests continued\nthe same answers\n",
+    ),
     ("generate.py", [], r"The capital of France is .+\n"),
     # Two texts for each step; a slow client may receive the text of several steps as one.
     ("generate.py", ["--stream", "--n", "2"], r"((The capital of France is.*\n){2})+"),

@@ -20,7 +20,7 @@ from weft.core.values.types import (
     StructuredOutputsParams,
 )
 from weft.model.open import open_model
-from weft.rpc import members
+from weft.rpc.failover import members
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer

@@ -11,21 +11,14 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
-from io import BytesIO
+from typing import Self
 
 import msgspec
 
 from weft.core.client import AnyParams, EngineClient, PromptSource, Renderer
 from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
-from weft.core.errors import (
-    BadRequest,
-    EngineDead,
-    FailedPrecondition,
-    GenerationError,
-    Unavailable,
-    Unsupported,
-)
+from weft.core.errors import BadRequest, EngineDead, GenerationError, Unavailable, Unsupported
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.observed import RemoteRequest
 from weft.core.values.engine_snapshots import EngineLoad
@@ -42,7 +35,6 @@ from weft.core.values.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.calls.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials
 from weft.rpc.convert.chunks import RemoteAnswers
 from weft.rpc.convert.embed import to_embed_request, to_pooling_output
@@ -54,7 +46,9 @@ from weft.rpc.convert.incoming import (
     to_server_report,
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
+from weft.rpc.failover.continuing import Continuing
 from weft.rpc.metadata import check_ended, check_reasoning, params_for, to_metadata, with_reasoning
+from weft.rpc.server_files import fetch_tokenizer, fetch_tokenizer_files
 from weft.text.outputs.request_stream import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
@@ -106,6 +100,8 @@ class RpcClient(RemoteClient):
         server: ServerReport,
         tokenizer: Tokenizer | None,
         metrics: Metrics | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
         super().__init__()
         self.vllm_config = config  # the name that callers written for vLLM use
@@ -132,6 +128,7 @@ class RpcClient(RemoteClient):
             clock=time.monotonic if self._metrics is None else self._metrics.clock,
         )
         self._num_active = 0
+        self._continuing = Continuing([self], self._check_open) if resumes else None
 
     @classmethod
     async def connect(
@@ -142,10 +139,13 @@ class RpcClient(RemoteClient):
         timeout_s: float = 10.0,
         has_tokenizer: bool = True,
         metrics: Metrics | None = None,
-    ) -> "RpcClient":
+        resumes: bool = False,
+    ) -> Self:
         """Connects to the server at `target` (host:port) and reads its configuration.
 
-        With `has_tokenizer`, its tokenizer is fetched too, so that outputs have text.
+        With `has_tokenizer`, its tokenizer is fetched too, so that outputs have text. With `resumes`, a request whose
+        server is lost waits up to 300 s until an equal server answers at the same address, and continues there; without
+        it, the request gets `EngineLost`.
         """
         connection = Connection(target, credentials)
         try:
@@ -154,11 +154,11 @@ class RpcClient(RemoteClient):
             answer, is_ours = await connection.server_info(timeout_s)
             server = to_server_report(answer, is_ours=is_ours)
             config = to_engine_config(model, answer, server, await _fetch_load(connection))
-            tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
+            tokenizer = await fetch_tokenizer(connection) if has_tokenizer else None
         except BaseException:
             await connection.close()
             raise
-        return cls(connection, config, server, tokenizer, metrics)
+        return cls(connection, config, server, tokenizer, metrics, resumes=resumes)
 
     @property
     def renderer(self) -> Renderer:  # type: ignore[override]  # read-only here
@@ -211,7 +211,10 @@ class RpcClient(RemoteClient):
         raise not_on_this_wire("a prompt in pieces")
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        return self.run_part(request, self.stream_of(request))
+        stream = self.stream_of(request)
+        if self._continuing is None:
+            return self.run_part(request, stream)
+        return self._continuing.run(request, stream)
 
     def stream_of(self, request: Request) -> RequestStream:
         """Returns the object that collects the outputs of a request from one server after the other."""
@@ -277,6 +280,10 @@ class RpcClient(RemoteClient):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        if self._continuing is not None:
+            ids = self._continuing.abort(ids)
+            if not self._continuing.members.healthy:  # the requests wait here
+                return
         await self._connection.call("Abort", pb.AbortRequest(request_ids=ids))
 
     # -- state --------------------------------------------------------------------------------
@@ -312,7 +319,7 @@ class RpcClient(RemoteClient):
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the server's tokenizer, by name."""
-        return await _fetch_tokenizer_files(self._connection)
+        return await fetch_tokenizer_files(self._connection)
 
     async def subscribe_kv_events(
         self, start_sequence_number: int | None = None
@@ -366,7 +373,13 @@ class RpcClient(RemoteClient):
     async def close(self) -> None:
         """Leave the server; open calls end and their requests are aborted. Idempotent."""
         self._closed.set()
+        if self._continuing is not None:
+            await self._continuing.members.close()
         await self._connection.close()
+
+    def _check_open(self) -> None:
+        if self.is_stopped:
+            raise self.dead_error
 
 
 async def _fetch_load(connection: Connection) -> EngineLoad:
@@ -375,26 +388,3 @@ async def _fetch_load(connection: Connection) -> EngineLoad:
     except Unsupported:
         return EngineLoad()  # older servers lack this call
     return to_engine_load(answer.loads[0]) if answer.loads else EngineLoad()
-
-
-async def _fetch_tokenizer(connection: Connection) -> Tokenizer | None:
-    try:
-        files = await _fetch_tokenizer_files(connection)
-    except (Unsupported, FailedPrecondition):
-        return None  # without a tokenizer, the server still accepts token ids
-    return await asyncio.to_thread(Tokenizer.from_files, files)
-
-
-async def _fetch_tokenizer_files(connection: Connection) -> dict[str, bytes]:
-    packed, sha256 = BytesIO(), ""
-    chunks = connection.stream("GetTokenizer", common_pb2.GetTokenizerRequest())
-    try:
-        async for chunk in chunks:
-            packed.write(chunk.data)
-            sha256 = chunk.sha256
-            if packed.tell() > MAX_PACKED_BYTES:
-                too_large = f"the tokenizer archive is larger than {MAX_PACKED_BYTES} bytes"
-                raise GenerationError(too_large)
-    finally:
-        await chunks.aclose()
-    return await asyncio.to_thread(unpack, packed.getvalue(), sha256)

@@ -7,48 +7,22 @@ again.
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from weft.core.aio.failover import RESUME_S, nothing, run_on
 from weft.core.aio.tasks import gather_available
-from weft.core.errors import (
-    BadRequest,
-    ConfigError,
-    EngineDead,
-    EngineDrained,
-    EngineLost,
-    FailedPrecondition,
-    GenerationError,
-    Overloaded,
-    Unavailable,
-)
+from weft.core.errors import BadRequest, ConfigError
 from weft.core.observe.metrics import Metrics
 from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.media import Media
 from weft.core.values.types import LoRARequest, PoolingRequestOutput, Request, RequestOutput
 from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
-from weft.rpc.convert.request import wire_id
-from weft.rpc.members import FleetMember, FleetMembers
-from weft.text.outputs.request_stream import RequestStream
+from weft.rpc.failover.continuing import Continuing
 
 log = logging.getLogger("weft.rpc")
 
 T = TypeVar("T")
-
-_BLAMED = "the request is given up: two servers have ended while they ran it, at the same place of its answer"
-_RETRY_S = 0.25  # between attempts to continue a request that servers refuse
 
 
 class Fleet(RemoteClient):
@@ -56,13 +30,13 @@ class Fleet(RemoteClient):
 
     def __init__(self, clients: Sequence[RpcClient]) -> None:
         super().__init__()
-        self._members = FleetMembers(clients, self._check_open)
+        self._continuing = Continuing(clients, self._check_open)
+        self._members = self._continuing.members
         first = clients[0]
         self.info, self.vllm_config = first.info, first.vllm_config
         self.model_config = first.model_config
         self.renderer = first.renderer
         self._first = first
-        self._wire_ids: dict[str, str] = {}  # of continued requests, by request id
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -114,123 +88,14 @@ class Fleet(RemoteClient):
         return request
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        stream = self._first.stream_of(request)
-        return run_on(request, stream, partial(self._run_part, stream))
+        return self._continuing.run(request, self._first.stream_of(request))
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._begin(request, lambda client: client.run_pooling(request))
-
-    async def _run_part(
-        self, stream: RequestStream, request: Request
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Runs a request, or the rest of it. Raises `EngineLost` if another server can continue it."""
-        if request.resumption is None:
-            running = self._begin(request, lambda client: client.run_part(request, stream))
-        else:
-            running = self._continue(request, stream)
-        async with aclosing(running) as outputs:
-            async for output in outputs:
-                yield output
-
-    async def _begin(
-        self, request: Request, run: Callable[[RpcClient], AsyncGenerator[T, None]]
-    ) -> AsyncGenerator[T, None]:
-        """The outputs of the chosen server, or of the next one if that server did not accept the request."""
-        name = request.lora_name
-        member, refused_by, has_begun = self._members.choose(lora_name=name), None, False
-        while True:
-            try:
-                async with aclosing(self._at(member, request, run)) as outputs:
-                    async for output in outputs:
-                        has_begun = True
-                        yield output
-                return
-            except EngineLost:
-                raise
-            except (Unavailable, Overloaded):
-                if has_begun or refused_by is not None or len(self._members) == 1:
-                    raise
-                refused_by = member
-            member = self._members.choose(but=refused_by, lora_name=name)
-
-    async def _continue(
-        self, request: Request, stream: RequestStream
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of the rest of a request; waits while no server can continue it, or servers refuse it."""
-        resuming, loop = self._members.resuming, asyncio.get_running_loop()
-        deadline = loop.time() + RESUME_S
-        run = partial(RpcClient.run_part, request=request, stream=stream)
-        with self._known_as(wire_id(request), request.request_id) as is_wanted:
-            while is_wanted() and await resuming.wait_for_engine(request):
-                member = self._members.choose_equal(request)
-                try:
-                    with resuming.turn(request) as on_advance:
-                        async with aclosing(self._at(member, request, run, on_advance)) as outputs:
-                            async for output in outputs:
-                                yield output
-                    return
-                except EngineLost:
-                    raise
-                except FailedPrecondition as error:
-                    member.fingerprint = ""  # until the next look at this server
-                    if loop.time() > deadline:
-                        raise EngineDead(str(error)) from error
-                except (Unavailable, Overloaded):
-                    if loop.time() > deadline:
-                        raise
-                await asyncio.sleep(_RETRY_S)
-        stream.abort()
-        if (end := stream.pop()) is not None:
-            yield end
-
-    async def _at(
-        self,
-        member: FleetMember,
-        request: Request,
-        run: Callable[[RpcClient], AsyncGenerator[T, None]],
-        on_advance: Callable[[], None] = nothing,
-    ) -> AsyncGenerator[T, None]:
-        """The outputs of one server. Raises `GenerationError` for the request that ends one server after the other."""
-        member.num_taken += 1
-        member.num_open += 1
-        suspects, is_first, is_lost = member.suspects, True, False
-        if request.resumption is not None:
-            suspects.add(request.engine_id)
-        try:
-            async with aclosing(run(member.client)) as outputs:
-                async for output in outputs:
-                    if is_first:
-                        is_first = False
-                        suspects.discard(request.engine_id)
-                        on_advance()
-                    yield output
-        except Unavailable as error:
-            is_lost = isinstance(error, EngineLost) and not isinstance(error, EngineDrained)
-            member.set_healthy(False, str(error))
-            if is_lost and member.is_to_blame(request, suspects):
-                raise GenerationError(_BLAMED) from error
-            raise
-        finally:
-            member.num_open -= 1
-            if not is_lost:
-                suspects.discard(request.engine_id)
-
-    @contextmanager
-    def _known_as(self, wire_id: str, request_id: str) -> Iterator[Callable[[], bool]]:
-        """Records the id that servers know a continued request by; the yielded function returns False once the request
-        is aborted.
-        """
-        self._wire_ids[request_id] = wire_id
-        try:
-            yield lambda: request_id in self._wire_ids
-        finally:
-            self._wire_ids.pop(request_id, None)
+        return self._continuing.begin(request, lambda client: client.run_pooling(request))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Aborts requests at all servers; ids are unique among them."""
-        ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        self._members.resuming.abort(ids)
-        ids += [self._wire_ids.pop(one) for one in ids if one in self._wire_ids]
+        ids = self._continuing.abort(request_id)
         if self._members.healthy:  # else the requests wait here
             await self._each(lambda client: client.abort(ids))
 
@@ -292,7 +157,7 @@ class Fleet(RemoteClient):
         """Leave the servers alone and close the connections; open requests are aborted."""
         del timeout
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="weft-rpc-fleet-close")
+            self._closing = asyncio.create_task(self.close(), name="weft-rpc-fleet-close")
 
     # -- members ------------------------------------------------------------------------------
 
@@ -301,9 +166,11 @@ class Fleet(RemoteClient):
         self._members.choose()
         return await gather_available(call(member.client) for member in self._members.healthy)
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Leave the servers; open calls end and their requests are aborted. Idempotent."""
         self._closed.set()
         await self._members.close()
+        await asyncio.gather(*(member.client.close() for member in self._members.all))
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from weft.core.aio.failover import Resuming
 from weft.core.errors import EngineDead, Unavailable, Unsupported, WeftError
 from weft.core.values.engine_snapshots import EngineLoad
-from weft.core.values.types import LoRARequest, Request
-from weft.rpc.client import RpcClient
+from weft.core.values.types import LoRARequest, Request, RequestOutput
+from weft.rpc.convert.incoming import ServerReport
 from weft.rpc.metadata import FINGERPRINT_SEPARATOR
 from weft.rpc.methods import DRAINING
+from weft.text.outputs.request_stream import RequestStream
 
 log = logging.getLogger("weft.rpc")
 
@@ -21,8 +23,40 @@ _WAITING_WEIGHT = 4  # a queue delays the first token more than a full batch doe
 GIVE_UP_S = 25.0
 
 
+class MemberClient(Protocol):
+    """The client of one server, as a fleet uses it."""
+
+    @property
+    def target(self) -> str:
+        """host:port."""
+
+    @property
+    def first_report(self) -> ServerReport:
+        """The server's report about itself when the client connected."""
+
+    async def check_health(self) -> None:
+        """Raises `Unavailable` if the server is unhealthy, or does not answer."""
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """Returns the load of each rank."""
+
+    async def get_server_info(self) -> ServerReport:
+        """Returns the server's current report about itself."""
+
+    def drop_streams(self, *, is_draining: bool) -> None:
+        """Ends the streams of all requests."""
+
+    def run_part(
+        self, request: Request, stream: RequestStream
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Runs a request, or the rest of it."""
+
+
+ClientT = TypeVar("ClientT", bound=MemberClient)
+
+
 @dataclass(slots=True, eq=False)
-class FleetMember:
+class FleetMember(Generic[ClientT]):
     """A server of the fleet. `num_taken` counts requests sent since `load` was reported.
 
     `fingerprint` is that of the server's model; empty if unknown. `adapters` has the digest of each of its adapters, by
@@ -30,7 +64,7 @@ class FleetMember:
     that were lost with another server, without a token since; it is replaced when this server is lost.
     """
 
-    client: RpcClient
+    client: ClientT
     is_healthy: bool = True
     load: int = 0
     num_taken: int = 0
@@ -105,10 +139,10 @@ class FleetMember:
         return len(suspects) == 1 or before.num_losses > 1
 
 
-class FleetMembers:
+class FleetMembers(Generic[ClientT]):
     """All servers of a fleet. `resuming` lets lost requests wait for a server that can continue them."""
 
-    def __init__(self, clients: Sequence[RpcClient], check_open: Callable[[], None]) -> None:
+    def __init__(self, clients: Sequence[ClientT], check_open: Callable[[], None]) -> None:
         self.all = [_member(client) for client in clients]
         # Adapters of all servers, by name; those of a server that is away too: it will be back.
         self.loras = self._find_loras()
@@ -120,24 +154,26 @@ class FleetMembers:
         return len(self.all)
 
     @property
-    def healthy(self) -> list[FleetMember]:
+    def healthy(self) -> list[FleetMember[ClientT]]:
         return [member for member in self.all if member.is_healthy]
 
-    def choose(self, but: FleetMember | None = None, lora_name: str | None = None) -> FleetMember:
+    def choose(
+        self, but: FleetMember[ClientT] | None = None, lora_name: str | None = None
+    ) -> FleetMember[ClientT]:
         """Returns the least loaded server for a new request; one that has its adapter, if any is known to have it."""
         self._check_open()
         able = [one for one in self.healthy if one is not but]
         if not able:
             raise Unavailable("no server of this model is healthy")
         having = [one for one in able if one.has_adapter(lora_name)]
-        return min(having or able, key=FleetMember.rank)
+        return min(having or able, key=lambda one: one.rank())
 
-    def choose_equal(self, request: Request) -> FleetMember:
+    def choose_equal(self, request: Request) -> FleetMember[ClientT]:
         """Returns the least loaded server that can continue a request."""
         self._check(request)
-        return min(self._equal(request), key=FleetMember.rank)
+        return min(self._equal(request), key=lambda one: one.rank())
 
-    def _equal(self, request: Request) -> list[FleetMember]:
+    def _equal(self, request: Request) -> list[FleetMember[ClientT]]:
         assert request.resumption is not None
         fingerprint = request.resumption.fingerprint
         return [
@@ -190,14 +226,13 @@ class FleetMembers:
                 member.client.drop_streams(is_draining=member.is_draining)
 
     async def close(self) -> None:
-        """Ends the watch, and closes all connections."""
+        """Ends the watch; requests that wait get their errors."""
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
         self.resuming.announce()
-        await asyncio.gather(*(member.client.close() for member in self.all))
 
 
-def _member(client: RpcClient) -> FleetMember:
+def _member(client: ClientT) -> FleetMember[ClientT]:
     report = client.first_report
     return FleetMember(client, fingerprint=report.fingerprint, adapters=report.adapters)
 
