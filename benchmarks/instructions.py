@@ -1,7 +1,8 @@
 """Instructions of a server's front end, counted by callgrind: `python benchmarks/instructions.py --tree DIR`.
 
 Counts do not depend on how busy the machine is, so that a difference of 1 % between two commits can be seen. Each line
-is one job: 16 answers of 40 tokens by 8 streaming clients of an engine with a fixed pace. Needs valgrind.
+is one job: 16 answers of 40 tokens by 8 streaming clients of an engine with a fixed pace, or of a group of such engines
+(`--engines`). Needs valgrind.
 """
 
 import argparse
@@ -36,11 +37,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def counted(tree: Path, out: Path, http: int, grpc: int) -> Iterator[int]:
-    """`weft serve` of the tree under callgrind, which counts nothing yet; the pid."""
+def counted(tree: Path, out: Path, http: int, grpc: int, engines: int) -> Iterator[int]:
+    """`weft serve` of the tree with so many engines under callgrind, which counts nothing yet; the pid."""
     tool = ["valgrind", "--tool=callgrind", "-q", "--instr-atstart=no", "--trace-children=no"]
     argv = ["-m", "weft.cli.main", "serve", MODEL, f"--port={http}", f"--grpc-port={grpc}"]
     limits = ["--max-model-len=2048", "--num-gpu-blocks-override=8192", "--log-level=error"]
+    limits.append(f"--data-parallel-size={engines}")
     command = [*tool, f"--callgrind-out-file={out}", sys.executable, *argv, *limits]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
     name = "--served-model-name=m"
@@ -78,12 +80,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--engines", type=int, default=1)
     given = parser.parse_args()
     http, grpc = free_port(), free_port()
     prompts = [[(31 * place + 7 * n) % 250 + 1 for place in range(16)] for n in range(16)]
     with tempfile.TemporaryDirectory() as scratch, load() as clients:
         out = Path(scratch) / "counts"
-        with counted(given.tree, out, http, grpc) as pid:
+        with counted(given.tree, out, http, grpc, given.engines) as pid:
             control(pid, "-i", "on")
             for turn in range(given.turns + 1):  # the first one warms up
                 for name, way in WAYS.items():
