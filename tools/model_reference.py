@@ -103,8 +103,9 @@ def models() -> str:
             ),
         ),
         (
-            "The column *on a GPU* is about `--compute gpu` (docs/gpu.md), in bfloat16 or float16. For other families "
-            "on a GPU, use `--engine vllm`."
+            "The column *on a GPU* is about `--compute gpu` (docs/gpu.md), in bfloat16 or float16; *text* means that "
+            "prompts with pictures, sounds or videos are refused there. For other families on a GPU, use "
+            "`--engine vllm`."
         ),
         *_parts_of_families(),
         "Encoder models compute embeddings; with a classifier in the checkpoint, they classify:",
@@ -122,10 +123,9 @@ def models() -> str:
 def _on_a_gpu(family: Family) -> str:
     is_attention = not family.has_latent and family.recurrence == "none"
     hears = family.tower is not None and family.tower.section is None
-    rule = family.experts
-    has_other_router = rule is not None and rule.is_sigmoid != rule.has_correction
-    others = family.has_layer_sizes or family.windows == "chunks" or family.may_be_xielu
-    return "no" if not is_attention or hears or others or has_other_router else "yes"
+    if not is_attention or hears or family.has_layer_sizes or family.may_be_xielu:
+        return "no"
+    return "yes" if family.tower is None else "text"
 
 
 def _parts_of_families() -> tuple[str, ...]:

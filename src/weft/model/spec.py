@@ -323,8 +323,8 @@ class ModelSpec:
 
     @property
     def has_like_layers(self) -> bool:
-        """True if no layer has heads, keys, an MLP size or inputs of its own."""
-        sizes = ("num_kv_heads", "head_dim", "intermediate_size", "kv_layer")
+        """True if no layer has heads, keys or inputs of its own."""
+        sizes = ("num_kv_heads", "head_dim", "kv_layer")
         own = any(getattr(layer, size) is not None for layer in self.layers for size in sizes)
         return not own and not self.per_layer_size
 

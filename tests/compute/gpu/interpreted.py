@@ -23,25 +23,34 @@ from tests.compute.steps import (
     step,
 )
 from weft.compute.gpu.choosing.sampler import GpuSampler
-from weft.compute.gpu.supported import model_refusal
+from weft.compute.gpu.supported import model_refusal, spec_refusal
 from weft.core.values.types import SamplingParams
 from weft.model.open import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in rows of nobody
 
-DENSE = (
+DECODERS = (
     *("llama with biases, tied, wide heads", "llama, llama3 rope", "mistral", "qwen2", "qwen3"),
     *("smollm3", "phi3, partial rope", "phi3, longrope, long", "granite", "olmo2", "gemma2"),
     *("arcee with biases, yarn", "exaone4", "glm4", "ernie4_5", "starcoder2", "stablelm"),
-    *("cohere2", "phi", "gpt_neox", "hunyuan_v1_dense with biases, tied"),
+    *(
+        "cohere2",
+        "cohere, norms of queries and keys",
+        "phi",
+        "gpt_neox",
+        "hunyuan_v1_dense with biases, tied",
+    ),
+    *("llama4_text", "llama4_text, two experts a token, listed layers, no norms, no temperature"),
+    *("ernie4_5_moe", "ernie4_5_moe, every second layer, up to the third, no shared experts"),
 )
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", DECODERS)
 def test_logits_agree_with_the_reference(name, tmp_path):
-    """Every switch of dense decoders, through prompts in chunks, single rows, and scattered blocks."""
+    """Every switch of decoders, through prompts in chunks, single rows, and scattered blocks."""
     checkpoint = open_model(save(make_model(*CASES[name]), tmp_path))
     assert model_refusal(checkpoint.card) is None
+    assert spec_refusal(checkpoint.spec) is None
     rng = np.random.default_rng(3)
     # The longest window has 37.
     sequences = [rng.integers(0, 320, length).tolist() for length in (42, 3)]

@@ -31,11 +31,17 @@ SPECS = {
     "softmax of all": SPEC,
     "softmax of its own, scaled": replace(SPEC, is_normalized=True, scale=2.5),
     "softmax, of two groups of three": replace(SPEC, num_groups=3, groups_per_token=2),
-    "sigmoids": replace(SPEC, is_sigmoid=True),
-    "sigmoids, of two groups of three": replace(
-        SPEC, is_sigmoid=True, num_groups=3, groups_per_token=2
+    "softmax with a correction": replace(
+        SPEC, has_correction=True, is_normalized=True, epsilon=1e-12, scale=0.5
     ),
-    "sigmoids that add up to 1": replace(SPEC, is_sigmoid=True, is_normalized=True, scale=0.5),
+    "sigmoids": replace(SPEC, is_sigmoid=True, has_correction=True),
+    "sigmoids, of two groups of three": replace(
+        SPEC, is_sigmoid=True, has_correction=True, num_groups=3, groups_per_token=2
+    ),
+    "sigmoids that add up to 1": replace(
+        SPEC, is_sigmoid=True, has_correction=True, is_normalized=True, scale=0.5
+    ),
+    "sigmoids that weigh inputs": replace(SPEC, is_sigmoid=True, weighs_inputs=True),
 }
 
 
@@ -54,7 +60,7 @@ def make_experts(spec):
                 torch.randn(COUNT, HIDDEN, generator=torch.Generator().manual_seed(9)),
                 Ending("head"),
             ),
-            correction if spec.is_sigmoid else None,
+            correction if spec.has_correction else None,
             ExpertMatrix(num_rows=INNER, depth=HIDDEN, ending=SILU, weights=torch.stack(up)),
             ExpertMatrix(num_rows=HIDDEN, depth=INNER, weights=Numbers.stack(downs)),
         ),
@@ -82,9 +88,10 @@ def test_experts_are_chosen_and_summed_as_the_reference_does(name):
     expected = torch.zeros(50, HIDDEN)
     for number in range(COUNT):
         middle = torch.zeros(50, INNER)
-        WideMatrix.of(ups[number], SILU)(rows, middle)
-        weight = torch.where(torch.from_numpy(chosen == number), of_pairs, 0.0).sum(1)
-        expected += multiply(StoredMatrix.of(downs[number]), middle) * weight[:, None]
+        weight = torch.where(torch.from_numpy(chosen == number), of_pairs, 0.0).sum(1)[:, None]
+        inputs, factor = (rows * weight, (weight > 0)) if spec.weighs_inputs else (rows, weight)
+        WideMatrix.of(ups[number], SILU)(inputs, middle)
+        expected += multiply(StoredMatrix.of(downs[number]), middle) * factor
     assert (got - expected).norm() < 1e-5 * expected.norm()
     one = torch.empty(1, HIDDEN)
     for row in (0, 7, 49):

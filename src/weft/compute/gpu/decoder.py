@@ -134,7 +134,7 @@ class Decoder:
     def _mlp(self, layer: _Layer, space: Workspace, rows: torch.Tensor) -> _Product:
         num_parts, bias = 0, None
         if layer.up is not None and layer.down is not None:
-            middle = space.middle[: len(rows)]
+            middle = space.middles[self.spec.mlp_size(layer.spec)][: len(rows)]
             layer.up(rows, middle)
             num_parts, bias = layer.down(middle, space.parts), layer.down.bias
         if layer.experts is not None and space.routing is not None:
@@ -239,6 +239,7 @@ class Decoder:
             "BN": tuning.keys,
             "PART": tuning.part,
             "WINDOW": layer.spec.window or 0,
+            "CHUNK": layer.spec.chunk or 0,
             "HAS_CAP": cap is not None,
             "HAS_SINKS": sinks is not None,
             **launches.exact(),
@@ -274,7 +275,8 @@ class Decoder:
     ) -> None:
         spec = self.spec
         count = spec.num_heads + 2 * spec.num_kv_heads
-        is_whole = layer.head_norm is not None and spec.qk_norm is QkNorm.FULL
+        norm = QkNorm.NONE if layer.head_norm is None else spec.qk_norm
+        is_whole = norm is QkNorm.FULL
         of_program = launches.power_of_two(count) if is_whole else _HEADS_OF_A_PROGRAM
         rope = layer.spec.rope
         cosine, sine = (space.residual, space.residual) if rope is None else self._rotations[rope]
@@ -289,8 +291,10 @@ class Decoder:
             BLOCK_H=of_program,
             PARTS=num_parts,
             ROPE=0 if rope is None else rope.dim,
-            NORM=spec.qk_norm.value,
-            IS_LAYER=spec.norm is Norm.LAYER,
+            NORM=(QkNorm.HEAD if norm is QkNorm.HEAD_LAYER else norm).value,
+            IS_LAYER=norm is QkNorm.HEAD_LAYER or (spec.norm is Norm.LAYER and spec.has_qk_weights),
+            INTERVAL=0 if layer.spec.temperature is None else layer.spec.temperature.interval,
+            SLOPE=0.0 if layer.spec.temperature is None else layer.spec.temperature.slope,
             HAS_BIAS=layer.qkv.bias is not None,
             BS=pool[0].shape[2],
             num_warps=4 if is_whole else 2,
@@ -308,7 +312,7 @@ def _read_layer(reader: Reader, index: int, layer: LayerSpec) -> _Layer:
         up=reader.matrix(prefix, *up, ending=up_ending(spec)) if has_mlp else None,
         down=reader.matrix(prefix, "down") if has_mlp else None,
         experts=None if layer.experts is None else reader.experts(prefix, layer.experts),
-        head_norm=_head_norm(reader, prefix),
+        head_norm=_head_norm(reader, prefix, layer),
         sinks=reader.vector(f"{prefix}sinks"),
         attention_norms=_read_norms(reader, f"{prefix}attention_norm"),
         mlp_norms=_read_norms(reader, f"{prefix}mlp_norm"),
@@ -319,9 +323,14 @@ def _read_norms(reader: Reader, name: str) -> _Norms:
     return _Norms(*(reader.norm(f"{name}_{place}") for place in ("before", "after", "sum")))
 
 
-def _head_norm(reader: Reader, prefix: str) -> torch.Tensor | None:
+def _head_norm(reader: Reader, prefix: str, layer: LayerSpec) -> torch.Tensor | None:
     """Returns the weights of the norms of queries and keys, one row for each head; None without such norms."""
     spec = reader.spec
+    if spec.qk_norm is QkNorm.NONE or not layer.has_qk_norm:
+        return None
+    if not spec.has_qk_weights:
+        shape = (spec.num_heads + spec.num_kv_heads, spec.head_dim)
+        return torch.ones(shape, device=launches.device())
     norms = [reader.norm(f"{prefix}{name}_norm") for name in ("q", "k")]
     weights = [
         norm.weight.reshape(-1, spec.head_dim).expand(count, -1)

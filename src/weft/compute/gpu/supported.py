@@ -9,7 +9,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 from weft.model.card import ModelCard
-from weft.model.spec import ModelSpec, QkNorm
+from weft.model.spec import ModelSpec
 from weft.model.switches import Activation
 
 LEAST_CAPABILITY = (8, 0)
@@ -53,19 +53,9 @@ def spec_refusal(spec: ModelSpec) -> str | None:
             f"heads of size {spec.head_dim}, with {group} query heads per key head; at most {_MOST_HEAD_DIM} and "
             f"{_MOST_HEADS_OF_KEYS} are supported"
         )
-    layers, experts = spec.layers, [layer.experts for layer in spec.layers if layer.experts]
     refused = {
-        "attention in chunks": any(layer.chunk is not None for layer in layers),
-        "queries that grow with the position": any(
-            layer.temperature is not None for layer in layers
-        ),
-        "norms of queries and keys without weights, or in some layers": not spec.has_qk_weights
-        or not all(layer.has_qk_norm for layer in layers),
-        "layer norms of queries and keys": spec.qk_norm is QkNorm.HEAD_LAYER,
-        "layers without an MLP": not all(layer.has_mlp for layer in layers),
+        "layers without an MLP": not all(layer.has_mlp for layer in spec.layers),
         "the activation xIELU": spec.activation is Activation.XIELU,
-        "experts that read inputs times their weights": any(e.weighs_inputs for e in experts),
-        "a router of this kind": any(e.is_sigmoid != e.has_correction for e in experts),
         "gates on its attention": spec.has_output_gate,
         "norms of values": spec.has_value_norm,
         "factors of its layers": spec.has_layer_scales,

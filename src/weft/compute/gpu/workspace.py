@@ -25,7 +25,7 @@ class Workspace:
     parts: torch.Tensor  # partial sums of any product, float32
     queries: torch.Tensor  # [rows, heads, head_dim]
     attended: torch.Tensor  # [rows, heads * head_dim]
-    middle: torch.Tensor  # [rows, intermediate]
+    middles: dict[int, torch.Tensor]  # by the size of an MLP, [rows, padded size]
     highest: torch.Tensor  # [lone rows, heads, parts of attention]
     totals: torch.Tensor
     sums: torch.Tensor  # like `highest`, with head_dim numbers each
@@ -52,6 +52,8 @@ class Workspace:
             return zeros(count, padded_depth(width), kind=dtype)
 
         of_heads = max_lone_parts * spec.num_heads
+        # Each size has its own memory: what pads a row is never written, and stays 0.
+        sizes = set(map(spec.mlp_size, spec.layers))
         return cls(
             max_rows=max_rows,
             max_wanted=max_wanted,
@@ -67,7 +69,7 @@ class Workspace:
             ),
             queries=zeros(max_rows, spec.num_heads, spec.head_dim, kind=dtype),
             attended=activations(max_rows, spec.output_size),
-            middle=activations(max_rows, max(map(spec.mlp_size, spec.layers))),
+            middles={size: activations(max_rows, size) for size in sizes},
             highest=zeros(of_heads),
             totals=zeros(of_heads),
             sums=zeros(of_heads, spec.head_dim),

@@ -31,6 +31,7 @@ def add_keys(
     BS: tl.constexpr,
     BN: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_SEEN: tl.constexpr,
 ):
@@ -54,6 +55,8 @@ def add_keys(
         is_seen = keys[None, :] <= positions[:, None]
         if WINDOW > 0:
             is_seen &= keys[None, :] > positions[:, None] - WINDOW
+        if CHUNK > 0:
+            is_seen &= keys[None, :] >= (positions // CHUNK * CHUNK)[:, None]
         s = tl.where(is_seen, s, float("-inf"))
     highest = tl.maximum(m, tl.max(s, 1))
     base = tl.where(highest == float("-inf"), 0.0, highest)
@@ -90,6 +93,11 @@ def weighed(m, total, acc, SINKS, head, is_real, HAS_SINKS: tl.constexpr):
 
 
 @triton.jit
-def first_key(position, WINDOW: tl.constexpr):
+def first_key(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
     """Returns the position of the first key that a row attends to."""
-    return tl.maximum(position - (WINDOW - 1), 0) if WINDOW > 0 else position * 0
+    first = position * 0
+    if WINDOW > 0:
+        first = tl.maximum(first, position - (WINDOW - 1))
+    if CHUNK > 0:
+        first = tl.maximum(first, position // CHUNK * CHUNK)
+    return first

@@ -89,6 +89,7 @@ def lone_rows(
     PART: tl.constexpr,
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
@@ -109,7 +110,7 @@ def lone_rows(
         return
     row = row.to(tl.int64)
     position = tl.load(POSITIONS + row)
-    seen = first_key(position, WINDOW)
+    seen = first_key(position, WINDOW, CHUNK)
     first_part = seen // PART
     last_part = position // PART
     if (part < first_part) | (part > last_part):
@@ -147,6 +148,7 @@ def lone_rows(
             BS,
             BN,
             WINDOW,
+            CHUNK,
             HAS_CAP,
             False,
         )

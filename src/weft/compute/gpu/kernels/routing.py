@@ -48,6 +48,7 @@ def choose_experts(
     TOP: tl.constexpr,
     IS_NORMALIZED: tl.constexpr,
     IS_SIGMOID: tl.constexpr,
+    HAS_CORRECTION: tl.constexpr,
     GROUPS: tl.constexpr,
     TOP_GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -65,10 +66,13 @@ def choose_experts(
     logits = tl.load(LOGITS + row * logits_stride + e, mask=is_real, other=-float("inf"))
     if IS_SIGMOID:
         scores = 1.0 / (1.0 + tl.exp(-logits))
-        keys = scores + tl.load(CORRECTION + e, mask=is_real, other=0.0)
     else:
         scores = tl.where(is_real, tl.exp(logits - tl.max(logits, 0)), 0.0)
-        keys = logits
+        if HAS_CORRECTION:
+            scores = scores / tl.sum(scores, 0)
+    keys = logits
+    if HAS_CORRECTION:
+        keys = scores + tl.load(CORRECTION + e, mask=is_real, other=0.0)
     keys = tl.where(is_real & (keys == keys), keys, -3.0e38)  # noqa: PLR0124 - NaN is not equal to itself
     keys = tl.where(is_real, tl.maximum(keys, -3.0e38), -float("inf"))
     if TOP_GROUPS < GROUPS:
@@ -80,6 +84,8 @@ def choose_experts(
     own = tl.where(is_chosen, scores, 0.0)
     if IS_SIGMOID:
         divisor = tl.sum(own, 0) + epsilon if IS_NORMALIZED else 1.0
+    elif HAS_CORRECTION:
+        divisor = tl.maximum(tl.sum(own, 0), epsilon) if IS_NORMALIZED else 1.0
     else:
         divisor = tl.sum(own if IS_NORMALIZED else scores, 0)
     place = row * TOP + tl.cumsum(is_chosen.to(tl.int32), 0) - 1
@@ -144,6 +150,31 @@ def sort_pairs(
         tl.store(EXPERTS + tile, tl.where(tile < end, expert, -1))
 
 
+@triton.jit
+def weigh_inputs(
+    ROWS,
+    WEIGHTS,
+    OUT,
+    H,
+    rows_stride,
+    out_stride,
+    TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Computes OUT [pairs, H]: a pair's row times the pair's weight."""
+    if PDL:
+        gdc_wait()
+    pair = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    is_real = c < H
+    x = tl.load(ROWS + pair // TOP * rows_stride + c, mask=is_real, other=0.0).to(tl.float32)
+    x *= tl.load(WEIGHTS + pair)
+    if PDL:
+        gdc_launch_dependents()
+    tl.store(OUT + pair * out_stride + c, x.to(OUT.dtype.element_ty), mask=is_real)
+
+
 @triton.jit(do_not_specialize=["M"])
 def combine(
     RESULTS,
@@ -164,6 +195,7 @@ def combine(
     SHARED_PARTS: tl.constexpr,
     HAS_SHARED_BIAS: tl.constexpr,
     WEIGHS_SHARED: tl.constexpr,
+    WEIGHS_RESULTS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -186,7 +218,9 @@ def combine(
         if HAS_BIAS:
             expert = tl.load(CHOSEN + pair).to(tl.int64)
             t += tl.load(BIAS + expert * H + c, mask=is_real, other=0.0)
-        total += t * tl.load(WEIGHTS + pair)
+        if WEIGHS_RESULTS:
+            t *= tl.load(WEIGHTS + pair)
+        total += t
     if SHARED_PARTS > 0:
         t = tl.load(SHARED + row * H + c, mask=is_real, other=0.0)
         for s in tl.static_range(1, SHARED_PARTS):

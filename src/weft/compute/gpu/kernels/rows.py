@@ -145,13 +145,16 @@ def heads(
     ROPE: tl.constexpr,
     NORM: tl.constexpr,
     IS_LAYER: tl.constexpr,
+    INTERVAL: tl.constexpr,
+    SLOPE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     BS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Computes Q [rows, HQ, D] and a slot of KEYS and VALUES from the parts P of the product of q, k and v.
 
-    A pool is [blocks, HK, BS, D]. `NORM` is a `QkNorm`; WEIGHT [HQ + HK, D] has a row for each head.
+    A pool is [blocks, HK, BS, D]. `NORM` is a `QkNorm`; WEIGHT [HQ + HK, D] has a row for each head. `INTERVAL` and
+    `SLOPE` are those of a `Temperature`, 0 without one.
     """
     if PDL:
         gdc_wait()
@@ -176,8 +179,8 @@ def heads(
         of_head = is_turned
         if IS_LAYER:
             mean = (tl.sum(x, 1) / D)[:, None]
-            x = tl.where(is_real, x - mean, 0.0)
-            other = tl.where(is_real, other - mean, 0.0)
+            x = tl.where(is_turned, x - mean, x)  # values stay as they are
+            other = tl.where(is_turned, other - mean, other)
         squares = (tl.sum(x * x, 1) / D)[:, None]
         if NORM == "full":
             q = tl.sum(tl.where(h < HQ, squares, 0.0), 0) / HQ
@@ -198,11 +201,14 @@ def heads(
         x = tl.where(has_turn, x * cosine + other * sine, x)
     if NORM == "head_after_rope":
         if IS_LAYER:
-            x = tl.where(is_real, x - (tl.sum(x, 1) / D)[:, None], 0.0)
+            x = tl.where(is_turned, x - (tl.sum(x, 1) / D)[:, None], x)
         scale = tl.rsqrt((tl.sum(x * x, 1) / D)[:, None] + eps)
         x = tl.where(
             is_turned, x * scale * tl.load(WEIGHT + h * D + c, mask=is_turned, other=1.0), x
         )
+    if INTERVAL > 0:
+        intervals = ((tl.load(POSITIONS + row) + 1) // INTERVAL).to(tl.float32)
+        x = tl.where(h < HQ, x * (tl.log(1.0 + intervals) * SLOPE + 1.0), x)
     if PDL:
         gdc_launch_dependents()
     y = x.to(Q.dtype.element_ty)

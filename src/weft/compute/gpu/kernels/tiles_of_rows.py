@@ -32,6 +32,7 @@ def tiles_of_rows(
     BN: tl.constexpr,
     PART: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
@@ -58,13 +59,13 @@ def tiles_of_rows(
     positions = tl.load(POSITIONS + rows, mask=is_real, other=-1)
     stop = tl.max(positions, 0) + 1
     # Positions of a sequence's rows ascend.
-    seen = first_key(tl.load(POSITIONS + first_row), WINDOW)
+    seen = first_key(tl.load(POSITIONS + first_row), WINDOW, CHUNK)
     table = TABLES + tl.load(TILE_SEQUENCES + tile).to(tl.int64) * tl.load(STRIDE)
     m = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, BLOCK_D), tl.float32)
     # All rows attend to the keys from `clear` to `full`; both are multiples of a tile.
-    clear = (tl.maximum(stop - WINDOW, 0) + BN - 1) // BN * BN if WINDOW > 0 else 0
+    clear = (first_key(stop - 1, WINDOW, CHUNK) + BN - 1) // BN * BN
     full = (tl.load(POSITIONS + first_row) + 1) // BN * BN
     for start in range(seen // PART * PART, stop, PART):
         m2 = tl.full((BM,), float("-inf"), tl.float32)
@@ -72,7 +73,7 @@ def tiles_of_rows(
         acc2 = tl.zeros((BM, BLOCK_D), tl.float32)
         end_part = tl.minimum(start + PART, stop)
         begin = tl.maximum(start, seen // BN * BN)
-        if WINDOW > 0:
+        if WINDOW > 0 or CHUNK > 0:
             for first in range(begin, tl.minimum(clear, end_part), BN):
                 m2, total2, acc2 = add_keys(
                     q,
@@ -94,6 +95,7 @@ def tiles_of_rows(
                     BS,
                     BN,
                     WINDOW,
+                    CHUNK,
                     HAS_CAP,
                     False,
                 )
@@ -119,6 +121,7 @@ def tiles_of_rows(
                 BS,
                 BN,
                 WINDOW,
+                CHUNK,
                 HAS_CAP,
                 True,
             )
@@ -143,6 +146,7 @@ def tiles_of_rows(
                 BS,
                 BN,
                 WINDOW,
+                CHUNK,
                 HAS_CAP,
                 False,
             )

@@ -28,6 +28,9 @@ class RoutingSpace:
     counts: torch.Tensor  # [experts]
     tiles: torch.Tensor  # [tiles], the expert of each tile, or -1
     pairs: torch.Tensor  # [tiles * rows of a tile], or -1
+    inputs: (
+        torch.Tensor
+    )  # [rows * per_token, padded hidden size] for experts that weigh inputs; else no rows
     middle: torch.Tensor  # [rows * per_token, padded inner size]
     results: torch.Tensor  # parts of [rows * per_token, hidden], float32
 
@@ -49,6 +52,11 @@ class RoutingSpace:
             counts=zeros(count, kind=torch.int32),
             tiles=zeros(num_pairs + count, kind=torch.int32),
             pairs=zeros(slots, kind=torch.int32),
+            inputs=zeros(
+                num_pairs if any(layer.spec.weighs_inputs for layer in layers) else 0,
+                max(layer.up.depth for layer in layers),
+                kind=dtype,
+            ),
             middle=zeros(num_pairs, max(layer.down.depth for layer in layers), kind=dtype),
             results=zeros(
                 max(
@@ -134,7 +142,8 @@ class RoutedExperts:
             E=spec.count,
             TOP=spec.per_token,
             IS_NORMALIZED=spec.is_normalized,
-            IS_SIGMOID=self.correction is not None,
+            IS_SIGMOID=spec.is_sigmoid,
+            HAS_CORRECTION=self.correction is not None,
             GROUPS=spec.num_groups,
             TOP_GROUPS=spec.groups_per_token,
             BLOCK=launches.power_of_two(spec.count),
@@ -142,10 +151,26 @@ class RoutedExperts:
             **launches.exact(),
         )
         tiles = self._sort(num_rows * spec.per_token, space)
-        self.up.multiply(rows, space.middle, tiles, spec.per_token)
+        if spec.weighs_inputs:
+            self.up.multiply(self._weighed(rows, space), space.middle, tiles, 1)
+        else:
+            self.up.multiply(rows, space.middle, tiles, spec.per_token)
         middle = space.middle[: tiles.num_pairs]
         parts = self.down.multiply(middle, space.results, tiles, 1)
         self._combine(num_rows, parts, space, out, shared_parts)
+
+    def _weighed(self, rows: torch.Tensor, space: RoutingSpace) -> torch.Tensor:
+        """Returns the inputs of all pairs, each row times the weight of the pair."""
+        num_pairs, width = len(rows) * self.spec.per_token, self.up.depth
+        inputs = space.inputs[:num_pairs]
+        routing.weigh_inputs[(num_pairs,)](
+            *(rows, space.weights, inputs, width, rows.stride(0), inputs.stride(0)),
+            TOP=self.spec.per_token,
+            BLOCK=launches.power_of_two(width),
+            num_warps=4,
+            **launches.exact(),
+        )
+        return inputs
 
     def _sort(self, num_pairs: int, space: RoutingSpace) -> _Tiles:
         count, exact = self.spec.count, launches.exact()
@@ -179,6 +204,7 @@ class RoutedExperts:
             SHARED_PARTS=shared_parts,
             HAS_SHARED_BIAS=self.shared_bias is not None,
             WEIGHS_SHARED=spec.weighs_shared,
+            WEIGHS_RESULTS=not spec.weighs_inputs,
             BLOCK=block,
             num_warps=4,
             **launches.exact(),
