@@ -138,6 +138,9 @@ def batches() -> None:
     assert ANSWER in results["0"].message.content[0].text
     assert made.id in [one.id for one in client.messages.batches.list()]
     assert client.messages.batches.delete(made.id).id == made.id
+    params = {"messages": ask(), **asked}
+    cut = client.messages.batches.create(requests=[{"custom_id": "a", "params": params}])
+    assert client.messages.batches.cancel(cut.id).processing_status in ("canceling", "ended")
     refused(anthropic.NotFoundError, client.messages.batches.retrieve, made.id)
 
 

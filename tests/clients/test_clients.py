@@ -13,8 +13,8 @@ from tests.web.mcp.tool_server import tool_serving
 
 # What of each script is run; a part that a script does not have is passed over.
 PARTS = ("chat", "stream", "tools", "streamed_tools", "tool_runner", "forced_tools", "schema", "errors",
-         "responses", "response_sockets", "conversations", "batches", "decisions", "server_tools", "realtime",
-         "embeddings")  # fmt: skip
+         "responses", "stored_responses", "response_sockets", "conversations", "batches", "decisions",
+         "server_tools", "realtime", "embeddings")  # fmt: skip
 
 pytestmark = pytest.mark.clients
 
