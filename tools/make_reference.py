@@ -13,6 +13,7 @@ from typing import Any
 from tools.engines_reference import engines_page
 from tools.grpc_reference import grpc_page
 from tools.help_pages import help_pages
+from tools.http_reference import http_page
 from tools.markdown import page, row, table
 from tools.model_reference import models
 from tools.perses_dashboard import PERSES, perses_dashboard
@@ -308,6 +309,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "engines.md": engines_page,
     "errors.md": errors,
     "grpc.md": grpc_page,
+    "http.md": http_page,
     "metrics.md": metrics,
     "models.md": models,
     "parsers.md": parsers,
