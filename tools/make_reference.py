@@ -38,6 +38,8 @@ from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.batches.batch_series import COUNTERS as BATCH_COUNTERS
+from weft.web.http.connections.socket_sessions import OPEN as OPEN_SESSIONS
+from weft.web.http.connections.socket_sessions import SESSIONS
 from weft.web.http.problem import to_http_status
 from weft.web.model_pool.pool_series import COUNTERS, GAUGES, LABEL, NAME, STATES
 from weft.web.resuming.resumable import SERIES as RESUMING
@@ -244,6 +246,9 @@ def metrics() -> str:
         "samples about it have the label `process`, so take their maximum. Counters are sums. Pickers read the name "
         "([guide](../store.md#behind-several-servers)).",
         table(("series", "type", "labels of its own", "meaning"), _store_rows()),
+        "## Sessions",
+        "Of [realtime sessions](../realtime.md) and [responses over WebSockets](../open-responses.md).",
+        table(("series", "type", "labels of its own", "meaning"), _session_rows()),
         "## Streams that continue",
         "Of a server with `--resume-secret-file` ([guide](../resuming.md)).",
         table(("series", "type", "labels of its own", "meaning"), [_resuming_row()]),
@@ -258,6 +263,12 @@ def metrics() -> str:
 def _resuming_row() -> Sequence[str]:
     name, text, label = RESUMING
     return f"`{name}_total`", "counter", f"`{label}`", text
+
+
+def _session_rows() -> Iterator[Sequence[str]]:
+    for (name, labels, text), kind in ((OPEN_SESSIONS, "gauge"), (SESSIONS, "counter")):
+        shown = ", ".join(f"`{label}`" for label in labels.split(", "))
+        yield f"`{name}{'_total' if kind == 'counter' else ''}`", kind, shown, text
 
 
 def _pool_rows() -> Iterator[Sequence[str]]:

@@ -16,7 +16,7 @@ from weft.web.cohere import ENDPOINTS as COHERE
 from weft.web.cohere import POOLING as COHERE_POOLING
 from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
-from weft.web.http.connections.socket_sessions import SessionLimits
+from weft.web.http.connections.socket_sessions import SessionLimits, SessionSeries
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.items.conversation_store import Conversations
@@ -45,7 +45,7 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     runs = Runs(state, ResponseLimits())
     runner = BatchRunner(state)
     state.chores += (Takeover(runs).run, runner.run)
-    store, limits = state.store, SessionLimits()
+    store, limits, series = state.store, SessionLimits(), SessionSeries(state.registry)
     conversations = Conversations(store)
     openai = (
         *OPENAI,
@@ -54,8 +54,8 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
     sockets = (
-        responses_socket(Creation(runs, conversations), limits),
-        realtime_endpoint(runs, conversations, limits),
+        responses_socket(Creation(runs, conversations), limits, series),
+        realtime_endpoint(runs, conversations, limits, series=series),
     )
     return (
         *group("OpenAI", (*models.ENDPOINTS, *openai, *sockets)),

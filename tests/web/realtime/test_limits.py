@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.doubles.websocket_client import Refused, connected
 from tests.web.http.serving import make_state, serving
-from weft.web.http.connections.socket_sessions import SessionLimits
+from weft.web.http.connections.socket_sessions import SessionLimits, SessionSeries
 from weft.web.http.connections.sockets import MAX_MESSAGE_BYTES
 from weft.web.items.conversation_store import Conversations
 from weft.web.realtime import realtime_endpoint
@@ -19,11 +20,12 @@ from weft.web.responses.store import ResponseLimits
 SMALL = "/small/v1/realtime"
 
 
-def small(**limits):
+def small(series=None, **limits):
     """A second endpoint, with these limits."""
     state = make_state()
     runs, conversations = Runs(state, ResponseLimits()), Conversations(state.store)
-    return replace(realtime_endpoint(runs, conversations, SessionLimits(**limits)), path=SMALL)
+    made = realtime_endpoint(runs, conversations, SessionLimits(**limits), series=series)
+    return replace(made, path=SMALL)
 
 
 def message(text: str) -> dict:
@@ -124,6 +126,27 @@ async def test_sessions_are_bounded_in_number_and_time():
             assert client.close_code == 1000
         async with connected(site.url, SMALL) as client:
             assert (await client.receive())["type"] == "session.created"
+
+
+async def test_sessions_are_counted():
+    """Those that are open now, and by outcome all that there were."""
+    registry = CollectorRegistry()
+    path = {"path": "/v1/realtime"}
+
+    def counts() -> tuple[float | None, ...]:
+        outcomes = [{**path, "outcome": one} for one in ("opened", "refused")]
+        ended = [registry.get_sample_value("weft:sessions_total", one) for one in outcomes]
+        return registry.get_sample_value("weft:open_sessions", path), *ended
+
+    async with serving(small(SessionSeries(registry), max_sessions=1)) as site:
+        assert counts() == (0, 0, 0)
+        async with connected(site.url, SMALL) as client:
+            await client.receive()
+            await refusal(site.url, SMALL)
+            assert counts() == (1, 1, 1)
+        page = (await site.http.get("/metrics")).text
+    assert counts() == (0, 1, 1)
+    assert 'weft:open_sessions{path="/v1/responses"} 0.0' in page
 
 
 async def test_a_server_that_stops_closes_its_sessions():

@@ -4,7 +4,12 @@ from dataclasses import replace
 
 from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
-from weft.web.http.connections.socket_sessions import SessionCounter, SessionLimits, refuse_plain
+from weft.web.http.connections.socket_sessions import (
+    SessionCounter,
+    SessionLimits,
+    SessionSeries,
+    refuse_plain,
+)
 from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Access, Call, Endpoint
 from weft.web.inference.call import ModelCall, to_model_call
@@ -27,12 +32,10 @@ _SOUNDS = SoundLimits()
 class Realtime:
     """The sessions of one server."""
 
-    def __init__(
-        self, runs: Runs, conversations: Conversations, limits: SessionLimits, sounds: SoundLimits
-    ) -> None:
+    def __init__(self, creation: Creation, sessions: SessionCounter, sounds: SoundLimits) -> None:
         self._room = SoundRoom(sounds)
-        self._creation = Creation(runs, conversations)
-        self._sessions = SessionCounter("realtime", limits)
+        self._creation = creation
+        self._sessions = sessions
 
     @property
     def endpoint(self) -> Endpoint:
@@ -78,6 +81,8 @@ def realtime_endpoint(
     conversations: Conversations,
     limits: SessionLimits,
     sounds: SoundLimits = _SOUNDS,
+    series: SessionSeries | None = None,
 ) -> Endpoint:
-    """The endpoint of a server's sessions."""
-    return Realtime(runs, conversations, limits, sounds).endpoint
+    """The endpoint of a server's sessions, which are counted in `series`."""
+    sessions = SessionCounter("realtime", limits, _PATH, series)
+    return Realtime(Creation(runs, conversations), sessions, sounds).endpoint

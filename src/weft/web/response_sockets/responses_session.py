@@ -19,6 +19,7 @@ from weft.web.http.connections.socket_sessions import (
     SessionCounter,
     SessionLimits,
     SessionOver,
+    SessionSeries,
     refuse_plain,
     to_request,
 )
@@ -226,9 +227,11 @@ class ResponsesSession:
             await asyncio.wait(tasks)
 
 
-def responses_socket(creation: Creation, limits: SessionLimits) -> Endpoint:
-    """The endpoint of a server's sessions."""
-    sessions = SessionCounter("response", limits)
+def responses_socket(
+    creation: Creation, limits: SessionLimits, series: SessionSeries | None = None
+) -> Endpoint:
+    """The endpoint of a server's sessions, which are counted in `series`."""
+    sessions = SessionCounter("response", limits, _PATH, series)
 
     async def serve(call: Call, socket: Socket) -> None:
         if call.served is None:

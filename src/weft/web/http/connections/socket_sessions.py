@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from weft.core.errors import Overloaded
 from weft.web.http.connections.sockets import Socket
 from weft.web.http.endpoint import Answer, Call
@@ -30,26 +32,55 @@ class SessionLimits:
     max_s: float = 3600.0
 
 
-class SessionCounter:
-    """Counts the open sessions of one endpoint."""
+OPEN: Final = ("weft:open_sessions", "path", "Number of open sessions over WebSockets.")
+SESSIONS: Final = (
+    "weft:sessions",
+    "path, outcome",
+    "Number of sessions over WebSockets, by outcome: opened, or refused because the maximum was open.",
+)
 
-    def __init__(self, name: str, limits: SessionLimits) -> None:
+
+class SessionSeries:
+    """The series of all sessions of a server."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        name, label, text = OPEN
+        self.num_open = Gauge(name, text, (label,), registry=registry)
+        name, labels, text = SESSIONS
+        self.sessions = Counter(name, text, labels.split(", "), registry=registry)
+
+
+class SessionCounter:
+    """Counts the open sessions of one endpoint, whose path is `path`."""
+
+    def __init__(
+        self, name: str, limits: SessionLimits, path: str, series: SessionSeries | None = None
+    ) -> None:
+        series = series or SessionSeries(CollectorRegistry())
         self._name = name
         self.limits = limits
         self._num_open = 0
+        self._gauge = series.num_open.labels(path)
+        self._opened, self._refused = (
+            series.sessions.labels(path, outcome) for outcome in ("opened", "refused")
+        )
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Counts a session during the block; raises `Overloaded` if the maximum is open."""
         if self._num_open >= self.limits.max_sessions:
+            self._refused.inc()
             raise Overloaded(
                 f"{self._num_open} {self._name} sessions are open; wait for one to end"
             )
         self._num_open += 1
+        self._opened.inc()
+        self._gauge.set(self._num_open)
         try:
             yield
         finally:
             self._num_open -= 1
+            self._gauge.set(self._num_open)
 
 
 class SessionOver(Exception):
