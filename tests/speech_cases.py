@@ -104,10 +104,14 @@ class SpeechCases:
 
     def test_a_model_of_speech_answers_no_chat(self, server):
         """400: it makes text of recordings alone."""
-        body = {"prompt": "a", "max_tokens": 1}
-        code, error = refused(server, "/v1/completions", body)
-        assert code == 400
-        assert "it only transcribes speech" in error["message"]
+        message = {"role": "user", "content": "a"}
+        for path, asked in (
+            ("completions", {"prompt": "a"}),
+            ("chat/completions", {"messages": [message]}),
+        ):
+            code, error = refused(server, f"/v1/{path}", {**asked, "max_tokens": 1})
+            assert code == 400
+            assert "it only transcribes speech; use /v1/audio/transcriptions" in error["message"]
 
     def test_requests_at_once_do_not_mix(self, client):
         """Each gets what it gets alone."""

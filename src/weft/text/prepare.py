@@ -25,6 +25,7 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.values.media import check_anchors, check_media, media_salt, owned
 from weft.core.values.pictures import ItemPreparer, PlacedItem, PreparedItem
 from weft.core.values.prompts import OpenReasoning, Prompt, PromptType, TokensPart
+from weft.core.values.speech import NO_GENERATION
 from weft.core.values.types import (
     PoolingParams,
     Request,
@@ -153,7 +154,7 @@ class InputProcessor:
         elif self._is_pooling:
             raise Unsupported("generate is not supported by this model: it was opened for pooling")
         elif self._is_of_speech:
-            raise Unsupported("generate is not supported by this model: it only transcribes speech")
+            raise Unsupported(NO_GENERATION)
         else:
             validate_params(params, self._limits)
 

@@ -30,7 +30,7 @@ from weft.core.values.engine_snapshots import EngineLoad
 from weft.core.values.kv_cache import KvEventBatch
 from weft.core.values.kv_transfer import KEY, KvRole
 from weft.core.values.media import FIELD
-from weft.core.values.speech import ClipOutput, Speech
+from weft.core.values.speech import NO_GENERATION, ClipOutput, Speech
 from weft.core.values.types import (
     LoRARequest,
     PoolingRequestOutput,
@@ -137,9 +137,7 @@ class VllmClient(EngineClient):
         if isinstance(params, SamplingParams):
             check_params(params)
             if (speech := self.model_config.speech) is not None and speech.is_only:
-                raise Unsupported(
-                    "generate is not supported by this model: it only transcribes speech"
-                )
+                raise Unsupported(NO_GENERATION)
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
         try:

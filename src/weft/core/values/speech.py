@@ -7,6 +7,8 @@ import msgspec
 from weft.core.values.types import RequestOutput
 
 MAX_FILE_BYTES = 25 * 2**20
+# Why a model that only transcribes answers nothing else, and what it answers.
+NO_GENERATION = "generate is not supported by this model: it only transcribes speech; use /v1/audio/transcriptions"
 
 
 class SpeechTask(StrEnum):

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from weft.core.checks.validate import Limits
-from weft.core.errors import BadRequest, ContextLengthExceeded, Key
+from weft.core.errors import BadRequest, ContextLengthExceeded, Key, Unsupported
 from weft.core.values.media import PROCESSOR_KWARGS, Media, MediaConfig
 from weft.core.values.prompts import EmbedsPart, Part, Prompt, PromptType, TextPart
+from weft.core.values.speech import NO_GENERATION
 from weft.core.values.types import Request, RequestOptions, SamplingParams
 from weft.text.chat_media import take_media
 from weft.text.content import spelled_out
@@ -94,6 +95,9 @@ def render_processes(served: Served, source: str | None) -> RenderProcesses:
     if trusted_template(served, source) is not None:
         templates = served.request_templates
     if templates is None:
+        speech = served.client.model_config.speech
+        if speech is not None and speech.is_only:
+            raise Unsupported(NO_GENERATION)
         raise BadRequest(
             "messages", "this model has no chat template; use /v1/completions, or a server with one"
         )
