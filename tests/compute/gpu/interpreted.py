@@ -25,6 +25,7 @@ from tests.compute.steps import (
 from weft.compute.gpu.choosing.sampler import GpuSampler
 from weft.compute.gpu.supported import model_refusal, spec_refusal
 from weft.core.values.types import SamplingParams
+from weft.engine.drafting.draft_sampler import DraftSampler
 from weft.model.open import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in rows of nobody
@@ -141,6 +142,40 @@ def answers(compute):
         outputs = llm.generate(["one", "two", "three"], REQUESTS, use_tqdm=False)
         alone_again = llm.generate(["three"], REQUESTS[2], use_tqdm=False)
     return [output.outputs[0].token_ids for output in (*outputs, *alone_again)]
+
+
+DRAFTS = {
+    "ngram": {"prompt_lookup_min": 1},
+    "the model itself": {"model": f"embedded:random?{SHAPES[0]}"},
+    "another model": {"model": f"embedded:random?{SHAPES[0]}&seed=7"},
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_drafts_change_no_answer(name):
+    """The rows of drafts are checked beside those of other requests; some are right, and some are not."""
+    options = {"max_num_seqs": 4, "max_model_len": 64, "kv_cache_bytes": 1 << 20, "compute": "gpu"}
+    prompts = [{"prompt_token_ids": ids} for ids in ([5, 6, 7, 5, 6, 7, 5], [9, 9, 9], [1, 2])]
+    config = {"num_speculative_tokens": 2, **DRAFTS[name]}
+    model = f"embedded:random?{SHAPES[0]}"
+    with weft.LLM(model, speculative_config=config, **options) as llm:
+        got = llm.generate(prompts, REQUESTS, use_tqdm=False)
+        counts = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
+    with weft.LLM(model, **options) as llm:
+        expected = llm.generate(prompts, REQUESTS, use_tqdm=False)
+    assert [o.outputs[0].token_ids for o in got] == [o.outputs[0].token_ids for o in expected]
+    num_drafted = counts["vllm:spec_decode_num_draft_tokens"]
+    num_right = counts["vllm:spec_decode_num_accepted_tokens"]
+    assert num_drafted > 0
+    assert num_right == num_drafted if name == "the model itself" else num_right < num_drafted
+
+
+def test_logits_of_a_draft_model_with_fewer_padding_tokens_are_widened():
+    """On the device, as numpy's are."""
+    rows = np.array([[1.0, 2.0]], np.float32)
+    widened = DraftSampler(GpuSampler(), 4)._fitted(on_device(rows))
+    assert widened.tolist() == DraftSampler(GpuSampler(), 4)._fitted(rows).tolist()
+    assert widened.tolist() == [[1.0, 2.0, -np.inf, -np.inf]]
 
 
 def embeddings(compute, prompts):

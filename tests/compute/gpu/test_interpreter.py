@@ -11,7 +11,7 @@ GROUPS = (
     ("interpreted.py", "logits"),
     ("interpreted.py", "bits or slots or wanted or given"),
     ("interpreted.py", "choices"),
-    ("interpreted.py", "engine"),
+    ("interpreted.py", "engine or drafts or widened"),
     ("interpreted_formats.py", ""),
     ("interpreted_experts.py", ""),
 )

@@ -101,7 +101,6 @@ def test_matrices_of_several_formats_in_one_product_are_dequantized():
         ({"num_threads": 4}, "--num-threads"),
         ({"enable_lora": True}, "--enable-lora"),
         ({"data_parallel_size": 2}, "--data-parallel-size"),
-        ({"speculative_config": '{"method": "ngram"}'}, "--speculative-config"),
     ],
 )
 def test_an_option_that_a_card_does_not_follow_is_refused(options, flag):

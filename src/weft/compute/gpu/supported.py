@@ -91,7 +91,6 @@ def check_options(options: EngineOptions, card: ModelCard) -> None:
         "--enable-lora": options.enable_lora,
         "--kv-offloading-size": options.kv_offloading_size is not None,
         "--kv-transfer-config": options.kv_transfer_config is not None,
-        "--speculative-config": options.speculative_config is not None,
         "--data-parallel-size": options.data_parallel_size > 1,
         "--enable-elastic-ep": options.enable_elastic_ep,
     }

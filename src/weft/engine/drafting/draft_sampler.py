@@ -78,7 +78,11 @@ class DraftSampler:
         missing = self._vocab_size - rows.shape[1]
         if missing <= 0:
             return rows[:, : self._vocab_size]
-        return np.pad(rows, ((0, 0), (0, missing)), constant_values=-np.inf)
+        if isinstance(rows, np.ndarray):
+            return np.pad(rows, ((0, 0), (0, missing)), constant_values=-np.inf)
+        wide = rows.new_full((len(rows), self._vocab_size), -np.inf)  # on a device
+        wide[:, : rows.shape[1]] = rows
+        return wide
 
 
 def _want(guess: Guess, row: int) -> Wanted:

@@ -194,6 +194,10 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
 def _find_mtp(target: Checkpoint, options: EngineOptions, compute: ComputeConfig) -> Draft:
     if target.find_mtp is None:
         raise ConfigError(f"{target.card.name} has no layers for multi-token prediction")
+    if compute.compute == "gpu":
+        raise ConfigError(
+            'method "mtp" is not available with --compute gpu yet; leave it out, or give "ngram"'
+        )
     checkpoint = BACKENDS[compute.compute].sized(target.find_mtp(), compute)
     card = checkpoint.card
     return Draft(
