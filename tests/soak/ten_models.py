@@ -1,17 +1,21 @@
 """Ten models on the memory of three, in one server: `python -m tests.soak.ten_models`.
 
 Callers ask for models at random. No engine may be there twice, the memory of the engines must stay within the bound,
-and every request must be answered. Then the time of a swap is measured: a request for a model that is not in memory,
-while another one must leave.
+and every request must be answered. While a request waits for memory, each other model gets memory once at most: that is
+the bound of fairness. Then the time of a swap is measured: a request for a model that is not in memory, while another
+one must leave.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import re
 import statistics
 import tempfile
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,15 +32,46 @@ from tests.soak.kills import MIB, engines_of
 
 NUM_MODELS, NUM_IN_MEMORY, KV_MIB = 10, 3, 16
 BODY = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+# A model has these bytes from the moment that memory is promised to it until it has ended.
+MEMORY = re.compile(r'^weft:model_memory_bytes\{model_name="(\w+)"\} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: its model, and when it was sent and answered."""
+
+    name: str
+    began: float
+    ended: float
 
 
 @dataclass
 class Seen:
-    """What a watcher saw of the engines: the most memory and the most processes at a time."""
+    """What a watcher saw of the engines: the most memory and the most processes at a time, and the models with memory
+    of each look that began at a time.
+    """
 
     rss_bytes: int = 0
     num_engines: int = 0
-    waits_s: list[float] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    looks_at: list[float] = field(default_factory=list)
+    having: list[set[str]] = field(default_factory=list)
+
+    @property
+    def waits_s(self) -> list[float]:
+        """Seconds of each request."""
+        return [one.ended - one.began for one in self.asked]
+
+    def passed_by(self, request: Asked) -> Counter[str]:
+        """How often each other model got memory while a request waited for that of its own."""
+        first = bisect_left(self.looks_at, request.began)
+        waited: Counter[str] = Counter()
+        for place in range(first, len(self.having)):
+            if request.name in self.having[place] and self.looks_at[place] < request.ended:
+                return waited
+            if place > first:
+                waited.update(self.having[place] - self.having[place - 1])
+        return Counter()  # its model was in memory
 
     def look(self, server: Server) -> None:
         """Look at the engines now."""
@@ -65,7 +100,7 @@ class Models:
         began = time.monotonic()
         response = await self.http.post("/v1/completions", json={"model": name, **BODY})
         response.raise_for_status()
-        self.seen.waits_s.append(time.monotonic() - began)
+        self.seen.asked.append(Asked(name, began, time.monotonic()))
         return str(response.json()["choices"][0]["text"])
 
     async def states(self) -> dict[str, dict[str, Any]]:
@@ -77,6 +112,11 @@ class Models:
         """Look at the engines, until cancelled."""
         while True:
             self.seen.look(self.server)
+            began = time.monotonic()
+            text = (await self.http.get("/metrics")).text
+            having = {name for name, num_bytes in MEMORY.findall(text) if float(num_bytes)}
+            self.seen.having.append(having)
+            self.seen.looks_at.append(began)
             await asyncio.sleep(0.02)
 
 
@@ -105,7 +145,9 @@ async def ten_models(hidden: int, layers: int, min_stay: str = "0s") -> AsyncIte
 
 
 async def crowd(models: Models, num_requests: int, num_callers: int, seed: int) -> None:
-    """Callers that ask for models at random. Raises on a wrong answer, and if the engines are beyond the bound."""
+    """Callers that ask for models at random. Raises on a wrong answer, if the engines are beyond the bound, and if a
+    model gets memory twice while a request waits for another one.
+    """
     names = [f"m{number}" for number in range(NUM_MODELS)]
     dice = random.Random(seed)
     expected = await models.ask(names[0])
@@ -123,8 +165,14 @@ async def crowd(models: Models, num_requests: int, num_callers: int, seed: int) 
     watching.cancel()
     assert models.seen.num_engines <= NUM_IN_MEMORY
     assert models.seen.rss_bytes <= NUM_IN_MEMORY * models.size_bytes
+    assert max(most_passed_by(models.seen)) <= 1
     ready = [one for one in (await models.states()).values() if one["state"] == "ready"]
     assert 1 <= len(ready) <= NUM_IN_MEMORY
+
+
+def most_passed_by(seen: Seen) -> list[int]:
+    """The most that one other model got memory while a request waited, for each request."""
+    return [max(seen.passed_by(one).values(), default=0) for one in seen.asked]
 
 
 async def swaps(models: Models, num_swaps: int) -> list[float]:
@@ -140,11 +188,13 @@ async def swaps(models: Models, num_swaps: int) -> list[float]:
 def report(models: Models, crowded: Seen, swapped_s: list[float], warm_s: float) -> str:
     """The figures."""
     waits, bound = sorted(crowded.waits_s), NUM_IN_MEMORY * models.size_bytes
+    num_ahead = max(crowded.passed_by(one).total() for one in crowded.asked)
     median = statistics.median
     lines = [
         f"a model counts {models.size_bytes / MIB:.0f} MiB, of these {KV_MIB} MiB for KV",
         f"{len(waits)} requests: wait median {median(waits):.2f} s, longest {waits[-1]:.2f} s",
         f"at most {crowded.num_engines} engines at a time, with {crowded.rss_bytes / MIB:.0f} MiB in memory",
+        f"at most {num_ahead} other models got memory while a request waited for memory, each once",
         f"the bound is {bound / MIB:.0f} MiB",
         f"{len(swapped_s)} swaps: median {median(swapped_s):.2f} s, {min(swapped_s):.2f} to {max(swapped_s):.2f} s",
         f"the same request to a model in memory: {warm_s:.3f} s",

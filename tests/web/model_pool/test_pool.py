@@ -349,3 +349,31 @@ async def test_ten_models_on_the_memory_of_three(seed):
     # All 300 came at once: each model is loaded about once, not once for each request.
     assert len(loads) <= 20
     assert sum(entry.num_users for entry in models.pool.entries) == 0
+
+
+async def test_while_a_request_waits_each_other_model_is_loaded_once_at_most():
+    """That bounds the wait: by the number of models, however many requests come for the others."""
+    draw = random.Random(3)
+    names = [f"m{number}" for number in range(6)]
+    models = Models(2, min_stay_s=1.0, **{name: {} for name in names})
+    waits: list[tuple[str, list[str]]] = []
+
+    async def caller() -> None:
+        for _ in range(20):
+            name, begin = draw.choice(names), len(models.log)
+            await models.ask(name)
+            loads = [line for line in models.log[begin:] if line.startswith("+")]
+            waits.append((name, loads))
+            await asyncio.sleep(0)
+            models.end(name)
+
+    tasks = [asyncio.create_task(caller()) for _ in range(5)]
+    for _ in range(800):
+        if all(task.done() for task in tasks):
+            break
+        await models.clock.advance(0.25)
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    waited = [loads[: loads.index(f"+{name}")] for name, loads in waits if f"+{name}" in loads]
+    assert len(waited) > 20
+    assert max(map(len, waited)) > 2
+    assert all(len(set(before)) == len(before) for before in waited)
