@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.compute.backends import load_model
 from weft.compute.host_blocks import Bytes
-from weft.compute.protocols.runner import BlockCopies
+from weft.compute.protocols.runner import HostBlockCopies
 from weft.core.config.engine_options import EngineOptions
 from weft.core.values.kv_transfer import KEY, KvConnector
 from weft.core.values.types import Request, SamplingParams
@@ -101,13 +101,13 @@ def _processor_s(other: Connection) -> float:
     return used + time.process_time()
 
 
-def _runner(model: str, num_blocks: int) -> BlockCopies:
+def _runner(model: str, num_blocks: int) -> HostBlockCopies:
     """Whose pool is so much larger that it lies in huge pages, as those of engines do."""
     options = EngineOptions(model=model, num_gpu_blocks_override=num_blocks, max_model_len=256)
     checkpoint = open_model(model)
     runner, _ = load_model(checkpoint, fit(checkpoint, options).config)
     runner.allocate_kv(num_blocks=POOLS * num_blocks, block_size=16)
-    assert isinstance(runner, BlockCopies)
+    assert isinstance(runner, HostBlockCopies)
     for block_id in _block_ids(num_blocks):
         runner.write_block(block_id, np.full(runner.read_block(0).nbytes, block_id % 256, np.uint8))
     return runner
@@ -121,7 +121,7 @@ def _hashes(num_blocks: int) -> list[bytes]:
     return [number.to_bytes(32, "big") for number in range(num_blocks)]
 
 
-def _taking_part(connector: KvConnector, copies: BlockCopies) -> tuple[Any, Identity]:
+def _taking_part(connector: KvConnector, copies: HostBlockCopies) -> tuple[Any, Identity]:
     config = read_kv_transfer(
         {
             "kv_connector": connector.value,
@@ -163,7 +163,7 @@ class Transfer:
     """As an engine does it: every block comes to lie in the pool."""
 
     def __init__(
-        self, connector: KvConnector, other: Connection, target: BlockCopies, num_blocks: int
+        self, connector: KvConnector, other: Connection, target: HostBlockCopies, num_blocks: int
     ) -> None:
         config, identity = _taking_part(connector, target)
         self._woken = threading.Event()

@@ -11,7 +11,7 @@ Bytes = NDArray[np.uint8]
 
 
 class HostBlocks(ABC):
-    """Base class that implements `BlockCopies` for a runner whose pool is in the host's memory."""
+    """Base class that implements `HostBlockCopies` for a runner whose pool is in the host's memory."""
 
     @abstractmethod
     def _pool_parts(self) -> Sequence[NDArray[Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft import __version__
-from weft.compute.protocols.runner import BlockCopies, Copies, Runner
+from weft.compute.protocols.runner import BlockCopies, Copies, HostBlockCopies, Runner
 from weft.core.config.engine import EngineConfig
 from weft.core.observe.stats import TransferStats
 from weft.core.values.kv_cache import KvEvent
@@ -177,7 +177,9 @@ class Offloading:
         self._store_evicted(runner)
         consumer = self._elsewhere.consumer
         if consumer is not None and consumer.has_pending:
-            consumer.begin_fetches(_block_copies(runner))
+            copies: object = runner
+            assert isinstance(copies, HostBlockCopies), "checked at the start"
+            consumer.begin_fetches(copies)
 
     def _store_evicted(self, runner: Runner | None) -> None:
         tier = self._elsewhere.tier
@@ -247,14 +249,8 @@ def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
 
 def _copies(runner: object, *, is_state: bool) -> Copies:
     """Returns the runner's object for copies of blocks; with `is_state`, for copies of state slots."""
-    copies = _block_copies(runner)
+    assert isinstance(runner, BlockCopies), "checked at the start"
     if not is_state:
-        return copies
-    assert copies.state_slots is not None
-    return copies.state_slots
-
-
-def _block_copies(runner: object) -> BlockCopies:
-    """Returns the runner as `BlockCopies`; its type was checked at the start."""
-    assert isinstance(runner, BlockCopies)
-    return runner
+        return runner
+    assert runner.state_slots is not None
+    return runner.state_slots

@@ -117,6 +117,21 @@ def test_rows_begin_with_given_embeddings(tmp_path):
     assert np.abs(expected - forward(runner, whole)).max() > 0.1
 
 
+def test_blocks_are_copied_out_and_into_other_places():
+    """All layers' keys and values go with a block, and what follows has the bits of an undisturbed sequence."""
+    runner = OnHost(open_model(f"embedded:random?{SHAPES[1]}"))
+    token_ids = list(range(11))
+    expected = alone(runner, token_ids)[-3:]
+    runner.allocate_kv(num_blocks=6, block_size=4)
+    runner.forward(step([Part(token_ids, 11, [3, 5], 0, 8)], 4))
+    copies = [runner.inner.read_block(block) for block in (3, 5)]
+    runner.fill_kv(float("nan"))
+    for block, copy in zip((1, 0), copies, strict=True):
+        runner.inner.write_block(block, copy)
+    rows = runner.forward(step([Part(token_ids, 11, [1, 0, 2], 8, 11)], 4))
+    assert rows.tobytes() == expected.tobytes()
+
+
 def test_only_the_wanted_rows_are_returned():
     """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
     check_wanted_rows(OnHost(open_model(f"embedded:random?{SHAPES[0]}")))
@@ -193,6 +208,17 @@ def test_an_engine_embeds_as_the_cpu_does():
     got = embeddings("gpu", prompts)
     assert np.allclose(got, embeddings("native", prompts), atol=1e-4)
     assert embeddings("gpu", prompts[1:2]) == got[1:2]
+
+
+def test_an_engine_takes_evicted_blocks_from_its_second_tier():
+    """The pool has room for one prompt; the answers are the same, and most of the prompts was not computed again."""
+    options = {"max_num_seqs": 1, "max_model_len": 48, "block_size": 16, "compute": "gpu"}
+    prompts = [{"prompt_token_ids": list(range(first, first + 40))} for first in (0, 100, 200)]
+    model, params = f"embedded:random?{SHAPES[0]}", SamplingParams(temperature=0.0, max_tokens=4)
+    with weft.LLM(model, num_gpu_blocks_override=4, kv_offloading_size=0.001, **options) as llm:
+        first, again = (llm.generate(prompts, params, use_tqdm=False) for _ in range(2))
+    assert [o.outputs[0].token_ids for o in first] == [o.outputs[0].token_ids for o in again]
+    assert all(output.num_cached_tokens >= 32 for output in again)
 
 
 def test_a_whole_engine_answers_as_the_cpu_does():

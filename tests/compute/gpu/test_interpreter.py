@@ -9,7 +9,7 @@ import pytest
 
 GROUPS = (
     ("interpreted.py", "logits"),
-    ("interpreted.py", "bits or slots or wanted or given"),
+    ("interpreted.py", "bits or slots or wanted or given or blocks_are"),
     ("interpreted.py", "choices"),
     ("interpreted.py", "engine or drafts or widened"),
     ("interpreted_formats.py", ""),

@@ -4,10 +4,13 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+import triton
+from numpy.typing import NDArray
 
 from weft.compute.gpu import launches
-from weft.compute.gpu.card import is_interpreted
+from weft.compute.gpu.card import find_card, is_interpreted
 from weft.compute.gpu.decoder import Decoder, GivenRows, Pool
 from weft.compute.gpu.kernels import rows as row_kernels
 from weft.compute.gpu.launches import power_of_two
@@ -34,6 +37,7 @@ class GpuRunner:
     """
 
     adapters = None
+    state_slots = None
 
     def __init__(self, reader: Reader, *, max_model_len: int, graphs: bool = True) -> None:
         spec = self.spec = reader.spec
@@ -42,27 +46,44 @@ class GpuRunner:
         self._decoder = Decoder(reader, max_model_len)
         self._has_graphs = graphs and not is_interpreted()
         self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
-        self._pools: list[Pool] = []
+        self._pool = torch.empty(0)
+        self._pools: list[Pool] = []  # views of `_pool`
         self._spare_slot = 0
         self._inputs = Inputs(_INPUTS)
         self._space = self._make_space(_ROWS, _ROWS, 4 * _ROWS)
         self._ends: deque[tuple[torch.Tensor, Any]] = deque(maxlen=_STEPS_IN_FLIGHT)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Allocates the pool: keys and values of each layer, [blocks, kv heads, block, head_dim].
+        """Allocates the pool, [layers, keys and values, blocks, kv heads, block, head_dim].
 
         Padding rows write to one additional block.
         """
         spec = self.spec
-        shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
-
-        def part() -> torch.Tensor:
-            return torch.zeros(shape, dtype=self._dtype, device=launches.device())
-
+        of_layers = (spec.num_attention_layers, 2)
+        shape = (*of_layers, num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
         self._graphs.clear()
         with refusing_memory():
-            self._pools = [(part(), part()) for _ in range(spec.num_attention_layers)]
+            self._pool = torch.zeros(shape, dtype=self._dtype, device=launches.device())
+        self._pools = [(keys, values) for keys, values in self._pool]
         self._spare_slot = num_blocks * block_size
+
+    @property
+    def kv_layout(self) -> str:
+        """Name of the pool's layout; bits differ between cards and between versions of the compiler."""
+        card = find_card()
+        name = "" if card is None else card.name
+        return f"gpu-1 {name} {triton.__version__} {self._dtype}"
+
+    def read_block(self, block_id: int) -> NDArray[np.uint8]:
+        """Waits for all launched steps."""
+        block = self._pool[:, :, block_id].contiguous().view(-1).view(torch.uint8)
+        copied: NDArray[np.uint8] = block.cpu().numpy()
+        return copied
+
+    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
+        block = self._pool[:, :, block_id]
+        own = torch.from_numpy(data.copy()).to(launches.device())
+        block.copy_(own.view(self._dtype).view(block.shape))
 
     def __del__(self) -> None:
         """Releases the card's memory, because a sleeping engine must free it."""

@@ -89,7 +89,6 @@ def check_options(options: EngineOptions, card: ModelCard) -> None:
         "--kv-cache-dtype": options.kv_cache_dtype != "auto",
         "--num-threads": options.num_threads is not None,
         "--enable-lora": options.enable_lora,
-        "--kv-offloading-size": options.kv_offloading_size is not None,
         "--kv-transfer-config": options.kv_transfer_config is not None,
         "--data-parallel-size": options.data_parallel_size > 1,
         "--enable-elastic-ep": options.enable_elastic_ep,

@@ -139,13 +139,17 @@ class Copies(Protocol):
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
         """Returns the bytes of a block, which belong to the caller."""
 
+    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
+        """Overwrites a block with bytes that `read_block` has returned for this block or another."""
+
+
+class HostCopies(Copies, Protocol):
+    """Copies of blocks of a pool in the host's memory, which transfers read and write in place."""
+
     def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
         """Copies a block's bytes into the caller's memory, which has the size of a block and is aligned to 8
         bytes.
         """
-
-    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
-        """Overwrites a block with bytes that `read_block` has returned for this block or another."""
 
     def block_rows(self, block_id: int) -> list[memoryview]:
         """Returns views of the block's bytes in the pool, row by row; writing to a view changes the block."""
@@ -162,6 +166,14 @@ class BlockCopies(Copies, Protocol):
     @property
     def state_slots(self) -> Copies | None:
         """Copies of state slots, in the same form as copies of blocks; None if the model stores no states."""
+
+
+@runtime_checkable
+class HostBlockCopies(BlockCopies, HostCopies, Protocol):
+    """A runner whose KV blocks can be lent to other engines."""
+
+    @property
+    def state_slots(self) -> HostCopies | None: ...
 
 
 class AdapterStore(Protocol):

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.compute.protocols.runner import BlockCopies
+from weft.compute.protocols.runner import HostBlockCopies
 from weft.core.observe.log import of_request
 from weft.core.observe.stats import TransferStats
 from weft.core.values.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
@@ -139,7 +139,7 @@ class KvConsumer:
         """True if `begin_fetches` has work."""
         return bool(self._pending)
 
-    def begin_fetches(self, copies: BlockCopies) -> None:
+    def begin_fetches(self, copies: HostBlockCopies) -> None:
         """Begins pending fetches. The caller must have stored the former content of the blocks elsewhere."""
         pending, self._pending = self._pending, []
         for fetch in pending:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import __version__
-from weft.compute.protocols.runner import BlockCopies
+from weft.compute.protocols.runner import BlockCopies, HostBlockCopies
 from weft.core.config.engine import EngineConfig
 from weft.core.errors import ConfigError
 from weft.engine.transfer.fetching import KvConsumer
@@ -31,7 +31,7 @@ class ModelLender:
         slot: int | None,
     ) -> dict[str, Any]:
         runner: object = self.model.runner
-        assert isinstance(runner, BlockCopies)
+        assert isinstance(runner, HostBlockCopies)
         return self.producer.offer(request_id, block_ids, hashes, runner, num_computed, slot)
 
     def share(self, request_id: str) -> dict[str, Any]:
@@ -64,6 +64,8 @@ def open_transfer(
 
 def _identity(config: EngineConfig, model: EngineModel) -> Identity:
     copies = block_copies(FLAG, config, model.runner)
+    if not isinstance(copies, HostBlockCopies):
+        raise ConfigError(f"{FLAG}: this backend's KV pool is not in the host's memory")
     state = [] if copies.state_slots is None else copies.state_slots.block_rows(0)
     return Identity(
         version=__version__,

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from msgspec import structs
 
-from weft.compute.protocols.runner import BlockCopies
+from weft.compute.protocols.runner import HostBlockCopies
 from weft.core.errors import ConfigError
 from weft.core.observe.stats import TransferStats
 from weft.core.values.kv_transfer import KvTransferConfig, KvTransferParams
@@ -134,7 +134,7 @@ class KvProducer:
         request_id: str,
         block_ids: list[int],
         hashes: list[bytes],
-        copies: BlockCopies,
+        copies: HostBlockCopies,
         num_computed: int,
         slot: int | None = None,
     ) -> dict[str, object]:

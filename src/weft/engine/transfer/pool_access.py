@@ -2,7 +2,7 @@
 
 import threading
 
-from weft.compute.protocols.runner import BlockCopies, Copies
+from weft.compute.protocols.runner import HostBlockCopies, HostCopies
 from weft.engine.ipc.handshake import PeerError
 
 
@@ -21,14 +21,14 @@ class PoolAccess:
     with the access to blocks.
     """
 
-    def __init__(self, copies: Copies) -> None:
-        slots = copies.state_slots if isinstance(copies, BlockCopies) else None
+    def __init__(self, copies: HostCopies) -> None:
+        slots = copies.state_slots if isinstance(copies, HostBlockCopies) else None
         self.states = None if slots is None else PoolAccess(slots)
         self._copies = copies
         self._lock = threading.Lock()
         self.is_ended = False
 
-    def __enter__(self) -> Copies:
+    def __enter__(self) -> HostCopies:
         self._lock.acquire()
         if self.is_ended:
             self._lock.release()
