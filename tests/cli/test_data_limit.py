@@ -1,11 +1,13 @@
 """A limit of memory that no start fits is a sentence, and not the end of the process in native code."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.busy import PATIENCE_S
+from weft.cli.process.limits import use_no_tokenizer_threads
 
 SERVE = """
 import resource, sys
@@ -29,3 +31,15 @@ def test_a_limit_below_what_a_start_takes_is_refused(num_mib):
     [line] = result.stderr.splitlines()
     assert line.startswith(f"error: this process may use {num_mib} MiB of memory; at least ")
     assert "ulimit -d" in line
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "false"), ("true", "true")])
+def test_the_tokenizers_library_starts_no_threads_unless_the_user_wants_them(
+    monkeypatch, given, expected
+):
+    """Without memory for its threads it would refuse every later text too."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", given or "")
+    if given is None:
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    use_no_tokenizer_threads()
+    assert os.environ["TOKENIZERS_PARALLELISM"] == expected

@@ -1,8 +1,10 @@
 """Engines of several machines behind one head: who may join, and what becomes of those who leave."""
 
 import asyncio
+import logging
 import socket
 from contextlib import aclosing, asynccontextmanager
+from unittest.mock import Mock
 
 import msgspec
 import psutil
@@ -94,6 +96,19 @@ async def test_many_strangers_at_once_keep_nobody_out():
         await is_well(listener, place, joining)
         for stranger in strangers:
             stranger.close()
+
+
+async def test_a_connection_without_a_thread_is_closed_and_the_next_is_tried(monkeypatch, caplog):
+    """As without memory: the node connects again."""
+    caplog.set_level(logging.INFO)
+    async with listening() as (listener, place, joining):
+        with monkeypatch.context() as patch:
+            failing = Mock(side_effect=RuntimeError("can't start new thread"))
+            patch.setattr(listener._threads, "submit", failing)
+            with await asyncio.to_thread(socket.create_connection, (place.host, place.port)) as one:
+                assert await asyncio.to_thread(one.recv, 1) == b""
+        assert "could not join as a node: can't start new thread" in caplog.text
+        await is_well(listener, place, joining)
 
 
 @pytest.mark.parametrize("secret", [b"", b"another secret, just as long"])

@@ -75,6 +75,22 @@ def test_a_slow_peer_leaves_threads_to_others(threads):
         assert done.acquire(timeout=PATIENCE_S)
 
 
+def test_without_memory_for_more_threads_one_does_all_work(threads, monkeypatch):
+    """In turn: no work is lost, and the engine's thread gets no error."""
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    done = threading.Semaphore(0)
+    for port in (1, 2, 3):
+        for _ in range(3):
+            threads.submit(("10.0.0.1", port), done.release)
+    for _ in range(9):
+        assert done.acquire(timeout=PATIENCE_S)
+
+
+def no_thread(_: threading.Thread) -> None:
+    """As the system refuses a thread without memory or beyond a limit on processes."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_what_fails_frees_its_thread(threads):
     """And nothing of a peer that has nothing to do is kept."""
     ran = threading.Semaphore(0)

@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
+from tests.engine.test_slow_peers import no_thread
 from tests.engine.test_transfer_wire import connect, greet, listening, offer, read_one
 from weft.core.values.kv_transfer import KvConnector
 from weft.engine.ipc import unproven
-from weft.engine.ipc.handshake import ProvenSocket
+from weft.engine.ipc.handshake import PeerError, ProvenSocket
 from weft.engine.ipc.unproven import MAX_UNPROVEN, UnprovenConnections
 
 
@@ -27,6 +28,18 @@ def test_silent_connections_keep_nobody_out():
             assert read_one(peer) is not None
         for stranger in strangers:
             stranger.__exit__()
+
+
+def test_a_lender_without_memory_for_a_thread_lends_to_the_next(monkeypatch):
+    """A connection that gets no thread is closed, and its peer computes the prompt."""
+    with listening(KvConnector.TCP) as producer:
+        offer(producer)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises((PeerError, OSError)):
+                greet(producer)
+        with greet(producer) as peer:
+            assert read_one(peer) is not None
 
 
 def test_the_oldest_goes_first():

@@ -229,6 +229,14 @@ async def test_full_queue_is_resource_exhausted(stub: VllmEngineStub, engine: Fa
     assert "64 requests are queued" in detail
 
 
+async def test_want_of_memory_is_for_a_retry(stub: VllmEngineStub, engine: FakeEngine):
+    """UNAVAILABLE, as for any server that cannot take a request now."""
+    engine.failure = MemoryError()
+    status, detail = await refusal(stub.Generate(request()))
+    assert status == grpc.StatusCode.UNAVAILABLE
+    assert "memory" in detail
+
+
 async def test_unknown_exception_never_leaks_its_text(
     stub: VllmEngineStub, engine: FakeEngine, caplog
 ):

@@ -194,3 +194,13 @@ class ConfigError(WeftError):
     """A flag, setting or checkpoint that cannot be served; one line says what is wrong, where, and what is allowed."""
 
     code = Code.INVALID
+
+
+def for_want_of_memory(error: BaseException) -> Unavailable | None:
+    """Returns the error of a request for which the system had no memory or no thread; None for another error."""
+    is_no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    if is_no_thread or isinstance(error, MemoryError):
+        return Unavailable(
+            "the server has no memory or thread for this request; send it again later"
+        )
+    return None

@@ -17,7 +17,7 @@ from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
 from grpc.aio import InternalError, ServicerContext
 
 from weft.core.aio.write_stall import WriteStall
-from weft.core.errors import Overloaded, WeftError
+from weft.core.errors import Overloaded, WeftError, for_want_of_memory
 from weft.rpc.methods import Undecodable
 from weft.rpc.status import to_detail, to_status, to_trailing
 
@@ -227,6 +227,7 @@ def _release(request: Received) -> None:
 
 
 def _to_failure(name: str, error: Exception, context: Context) -> Failure:
+    error = for_want_of_memory(error) or error
     if isinstance(error, WeftError):
         return to_status(error.code), to_detail(error), to_trailing(error)
     if context.cancelled() or isinstance(error, InternalError):

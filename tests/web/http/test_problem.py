@@ -165,3 +165,12 @@ async def test_an_error_of_ours_shows_nothing_of_its_inside(caplog, dialect):
     assert text.startswith("internal error, id=")
     assert record.exc_info is not None
     assert record.getMessage().split()[1] in answer.text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=str)
+def test_want_of_memory_is_for_a_retry(error):
+    """The caller did nothing wrong, and another server or a later moment may have memory."""
+    problem = to_problem(error, "id")
+    assert problem.status(Dialect.OPENAI) == 503
+    assert problem.headers["retry-after"] == "1"
+    assert "memory" in problem.message

@@ -30,6 +30,15 @@ def check_data_limit() -> None:
         )
 
 
+def use_no_tokenizer_threads() -> None:
+    """Keeps the tokenizers library from starting threads, which serve nothing when texts are encoded one by one.
+
+    The library starts them with the first text. If there is no memory for them then, it refuses every later text too.
+    The user's environment comes first.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 def raise_open_files() -> None:
     """Raises the limit on open files to the hard limit. Raises `ConfigError` if even the hard limit is far too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -18,7 +18,12 @@ import uvloop
 
 from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
-from weft.cli.process.limits import check_data_limit, check_port, raise_open_files
+from weft.cli.process.limits import (
+    check_data_limit,
+    check_port,
+    raise_open_files,
+    use_no_tokenizer_threads,
+)
 from weft.cli.serving.servers import Serving
 from weft.cli.serving.several.model_names import check_pool, named, wants_pool
 from weft.core.callers import is_loopback
@@ -50,6 +55,7 @@ def serve(model: str | None, *more: str, options: ServeOptions) -> int:
     else:
         model, options = named(model, options)
     check_data_limit()
+    use_no_tokenizer_threads()
     raise_open_files()
     # Child processes are started without fork, and gRPC would log a warning that it does not support fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

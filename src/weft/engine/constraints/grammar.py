@@ -242,7 +242,9 @@ class GrammarCompiler:
         self._cache: OrderedDict[str, Grammar] = OrderedDict()
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
-        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # the thread starts at the first use
+        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")
+        for pool in (self._builder, self.mask_pool):
+            pool.submit(int)  # starts the thread now: later there may be no memory for it
         self._read_vocabulary = read_vocabulary
         self._vocabulary: Future[GrammarVocabulary] | None = None
 

@@ -168,7 +168,8 @@ class NodeListener:
                 with self._unproven.proving(meeting):
                     joining = await loop.run_in_executor(self._threads, meeting.meet, self._secret)
                 channel: Channel[FromNode] = await Channel.open(meeting.detach(), FromNode)
-            except (OSError, PeerError) as error:
+            # RuntimeError: no memory for a thread. The node connects again.
+            except (OSError, PeerError, RuntimeError, MemoryError) as error:
                 log.info("a connection could not join as a node: %s", error)
                 return
         rank, verdict = joining.config.data_parallel_rank, self._judge(joining)

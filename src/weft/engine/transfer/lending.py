@@ -251,12 +251,14 @@ class KvProducer:
             except OSError:
                 self._closed.wait(0.1)  # no free file descriptor: retry
                 continue
-            threading.Thread(
-                target=self._serve,
-                args=(connection,),
-                name="weft-kv-lend",
-                daemon=True,
-            ).start()
+            thread = threading.Thread(
+                target=self._serve, args=(connection,), name="weft-kv-lend", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no memory for a thread: the peer computes the prompt
+                connection.close()
+                self._closed.wait(0.1)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -266,8 +268,8 @@ class KvProducer:
                 with self._place():
                     while not self._closed.is_set():
                         self._answer(peer, peer.receive(WANTED))
-        except (OSError, PeerError) as error:
-            log.debug("a transfer has ended: %s", error)
+        except (OSError, PeerError, MemoryError) as error:
+            log.debug("a transfer has ended: %r", error)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

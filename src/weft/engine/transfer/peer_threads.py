@@ -4,6 +4,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 
 class PeerThreads:
@@ -14,6 +15,8 @@ class PeerThreads:
 
     def __init__(self, num_threads: int, name: str) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        # Starts one thread, which does all work if there is no memory for others later.
+        self._executor.submit(int)
         self._lock = threading.Lock()  # guards the attributes below
         self._num_free = num_threads
         self._num_running: Counter[tuple[str, int]] = Counter()
@@ -40,7 +43,8 @@ class PeerThreads:
             while works and self._num_running[address] < self._num_free:
                 self._num_running[address] += 1
                 self._num_free -= 1
-                self._executor.submit(self._run, address, works.popleft())
+                with suppress(RuntimeError):  # no memory for another thread: the work is queued
+                    self._executor.submit(self._run, address, works.popleft())
             if not works:
                 del self._waiting[address]
 

@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.core.errors import BadRequest, Code, ModelLoading, NotFound, RateLimited, WeftError
+from weft.core.errors import (
+    BadRequest,
+    Code,
+    ModelLoading,
+    NotFound,
+    RateLimited,
+    WeftError,
+    for_want_of_memory,
+)
 from weft.web.http.endpoint import Dialect
 
 _INVALID = "invalid_request_error"  # the type in both dialects
@@ -186,6 +194,7 @@ class CohereError(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_problem(error: BaseException, request_id: str) -> Problem:
     """Converts `error` to a problem. For unexpected errors the text only says where to look."""
+    error = for_want_of_memory(error) or error
     if isinstance(error, HttpError):
         row = _ROW_BY_STATUS[error.status]
         return Problem(
