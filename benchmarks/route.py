@@ -1,10 +1,9 @@
 """What a routed request costs, and what prefix-aware routing gains: `python benchmarks/route.py`.
 
-Five parts, under five minutes together:
+Four parts, under five minutes together (`route_envoy.py` measures the picker behind Envoy):
 
 - the picker alone: ext_proc messages straight to `weft epp`, CPU from the process's own clock;
 - flow control, and tracing: the same with it and without it, in turns;
-- behind Envoy: HTTP through a real Envoy to servers that answer at once, with and without the picker;
 - the gain: two real Weft workers and prompts that share prefixes, round robin against prefix-aware.
 
 CPU milliseconds hardly depend on who else uses the machine; requests a second and latencies do.
@@ -267,80 +266,6 @@ def show(report: list[str], name: str, count: int, result: Result) -> None:
     report.append(row)
 
 
-# ---- Behind Envoy ----------------------------------------------------------------------------------
-
-
-class Connection:
-    """One HTTP/1.1 connection; the answers are chunked."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def post(self, body: bytes) -> None:
-        """One chat, to the end of its answer."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: model\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body)
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"an answer was not 200: {head!r}")
-        while size := int(await reader.readuntil(b"\r\n"), 16):
-            await reader.readexactly(size + 2)
-        await reader.readexactly(2)
-
-
-async def through(port: int, *, count: int, lanes: int, pids: dict[str, int]) -> Result:
-    """Chats of 200 tokens, 100 events back."""
-    free = [Connection(port) for _ in range(lanes)]
-
-    async def one(number: int) -> None:
-        connection = free.pop()
-        await connection.post(chat(number, 200))
-        free.append(connection)
-
-    return await measure(one, count=count, lanes=lanes, pids=pids)
-
-
-async def part_envoy(report: list[str]) -> None:
-    """The same requests with the picker and without it."""
-    report += ["", "## Behind Envoy", "",
-               "200 tokens in, 100 events out, 10 endpoints that answer at once, one Envoy thread.", "",
-               "| | connections | picker CPU ms | Envoy CPU ms | requests/s | p50 ms | p99 ms |",
-               "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    async with servers(10) as endpoints:
-        workers = [(endpoint.split(":")[0], int(endpoint.split(":")[1])) for endpoint in endpoints]
-        plan = EnvoyPlan(picker=("127.0.0.1", 1), grpc_workers=workers, http_workers=workers)
-        async with envoy(plan) as (pid, port):  # no picker: round robin, at once
-            await envoy_rows(report, "round robin, no picker", port, {"envoy": pid})
-        for name, flags in (("picker", ()), ("picker, responses followed", ("--track-responses",))):
-            async with picker(endpoints, "--config-text", SCORERS, *flags) as (epp, address):
-                host, _, epp_port = address.partition(":")
-                plan = replace(plan, picker=(host, int(epp_port)))
-                async with envoy(plan) as (pid, port):
-                    await envoy_rows(report, name, port, {"envoy": pid, "picker": epp})
-                async with envoy(replace(plan, buffered_bytes=2**20)) as (pid, port):
-                    held = f"{name}, bodies held by Envoy"
-                    await envoy_rows(report, held, port, {"envoy": pid, "picker": epp})
-
-
-async def envoy_rows(report: list[str], name: str, port: int, pids: dict[str, int]) -> None:
-    """One connection shows latency, eight show throughput."""
-    for lanes, count in ((1, 300), (8, 600)):
-        result = await through(port, count=count, lanes=lanes, pids=pids)
-        picker_ms = f"{result.cpu_ms['picker']:.2f}" if "picker" in pids else ""
-        row = (
-            f"| {name} | {lanes} | {picker_ms} | {result.cpu_ms['envoy']:.2f} | "
-            f"{result.per_second:.0f} | {result.percentile(50):.2f} | {result.percentile(99):.2f} |"
-        )
-        print(row, flush=True)
-        report.append(row)
-
-
 # ---- The gain --------------------------------------------------------------------------------------
 
 NUM_GROUPS = 20
@@ -463,7 +388,6 @@ async def main(parts: Sequence[str], out: Path | None) -> None:
         ("alone", part_alone),
         ("flow", part_flow),
         ("tracing", part_tracing),
-        ("envoy", part_envoy),
         ("gain", part_gain),
     ):
         if name in parts:
@@ -474,7 +398,7 @@ async def main(parts: Sequence[str], out: Path | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["alone", "flow", "tracing", "envoy", "gain"])
+    parser.add_argument("--parts", nargs="+", default=["alone", "flow", "tracing", "gain"])
     parser.add_argument("--out", type=Path, help="write the report here (Markdown)")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.parts, arguments.out))

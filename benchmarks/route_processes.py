@@ -75,10 +75,10 @@ async def picker(endpoints: Sequence[str], *argv: str) -> AsyncIterator[tuple[in
 @asynccontextmanager
 async def servers(count: int) -> AsyncIterator[list[str]]:
     """One process that is `count` model servers, each on an address of its own."""
-    argv = (sys.executable, str(Path(__file__).parent / "route_servers.py"), str(count))
+    argv = (sys.executable, str(Path(__file__).parent / "route_servers.py"))
     async with process(*argv, ready="port ") as (_, lines):
         port = int(lines[-1].split()[1])
-        yield [f"127.0.1.{number}:{port}" for number in range(1, count + 1)]
+        yield [f"127.1.{number // 250}.{number % 250 + 1}:{port}" for number in range(count)]
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Model servers that cost next to nothing: many addresses, one process; metrics and streamed chats."""
 
 import asyncio
-import sys
 
 METRICS = b"""\
 # TYPE vllm:num_requests_waiting gauge
@@ -18,15 +17,11 @@ EVENTS = [
 ]
 
 
-async def serve(count: int) -> None:
-    """Listen on 127.0.1.1 and up, all on one port; say which."""
-    hosts = [f"127.0.1.{number}" for number in range(1, count + 1)]
-    first = await asyncio.start_server(_connection, hosts[0], 0)
-    port = first.sockets[0].getsockname()[1]
-    if hosts[1:]:
-        await asyncio.start_server(_connection, hosts[1:], port)
-    print(f"port {port}", flush=True)
-    await asyncio.Event().wait()
+async def serve() -> None:
+    """Listens on all addresses of this machine, says on which port, and serves until it is killed."""
+    server = await asyncio.start_server(_connection, "0.0.0.0", 0, backlog=4096)  # noqa: S104 - all of 127.1
+    print(f"port {server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
 
 
 async def _connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,4 +68,4 @@ async def _read_body(reader: asyncio.StreamReader, head: bytes) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve())
