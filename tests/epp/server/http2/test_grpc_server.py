@@ -133,12 +133,17 @@ class Client:
 
 
 @asynccontextmanager
-async def client(port: int, window: int = 2**16 - 1) -> AsyncIterator[Client]:
+async def client(
+    port: int, window: int = 2**16 - 1, table_bytes: int = 4096
+) -> AsyncIterator[Client]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     made = Client(reader, writer)
-    made.h2.local_settings = Settings(
-        client=True, initial_values={SettingCodes.INITIAL_WINDOW_SIZE: window}
-    )
+    sizes = {
+        SettingCodes.INITIAL_WINDOW_SIZE: window,
+        SettingCodes.HEADER_TABLE_SIZE: table_bytes,
+    }
+    made.h2.local_settings = Settings(client=True, initial_values=sizes)
+    made.h2.decoder.max_allowed_table_size = table_bytes
     made.h2.initiate_connection()
     made.flush()
     yield made
@@ -240,6 +245,18 @@ async def test_a_response_waits_for_the_windows_of_its_client(port: int):
             made.flush()
         assert found.startswith(message)
         assert dict((await made.next(TrailersReceived)).headers) == {"grpc-status": "0"}
+
+
+async def test_a_client_is_told_that_its_smaller_table_of_headers_is_used(port: int):
+    """Its decoder fails otherwise."""
+    async with client(port, table_bytes=0) as made:
+        for stream_id in (1, 3):
+            made.h2.send_headers(stream_id, HEADERS)
+            made.h2.send_data(stream_id, framed(b"m"), end_stream=True)
+            made.flush()
+            opened = await made.next(ResponseReceived)
+            assert dict(opened.headers)["content-type"] == "application/grpc"
+            assert dict((await made.next(TrailersReceived)).headers) == {"grpc-status": "0"}
 
 
 async def test_messages_that_nobody_reads_close_the_window(service: Service, port: int):

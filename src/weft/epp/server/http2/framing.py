@@ -9,19 +9,19 @@ import grpc
 
 HEAD_BYTES: Final = 5  # a flag, and the length of the message
 _GRPC: Final = b"application/grpc"
-_OPENING: Final = [
+_OPENING: Final = (
     (b":status", b"200"),
     (b"content-type", _GRPC),
     (b"grpc-accept-encoding", b"identity"),
-]
-_OK: Final = [(b"grpc-status", b"0")]
+)
+_OK: Final = ((b"grpc-status", b"0"),)
 _UNITS_S: Final = MappingProxyType(
     {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 )
 _MAX_DIGITS: Final = 8
 _PRINTED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
-Headers = list[tuple[bytes, bytes]]
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class UnreadableMessage(Exception):
@@ -99,10 +99,10 @@ def trailers(code: grpc.StatusCode, details: str) -> Headers:
     if code is grpc.StatusCode.OK:
         return _OK
     number: int = code.value[0]
-    found = [(b"grpc-status", b"%d" % number)]
-    if details:
-        found.append((b"grpc-message", quote(details, safe=_PRINTED).encode()))
-    return found
+    found = ((b"grpc-status", b"%d" % number),)
+    if not details:
+        return found
+    return (*found, (b"grpc-message", quote(details, safe=_PRINTED).encode()))
 
 
 def is_grpc(headers: Mapping[bytes, bytes]) -> bool:

@@ -68,7 +68,7 @@ class CallLimits:
 
 
 class _Stream:
-    """One stream of a connection."""
+    """Writes the responses of one call to its stream of a connection."""
 
     __slots__ = ("_connection", "_id")
 
@@ -90,7 +90,7 @@ class _Stream:
 
 
 class GatewayConnection(asyncio.Protocol):
-    """A connection, from its first frame to its end; `owner` has it meanwhile."""
+    """Serves one connection of a client, from its first frame to its end; `owner` has it meanwhile."""
 
     def __init__(self, owner: ConnectionOwner, limits: CallLimits) -> None:
         self._owner = owner
@@ -179,7 +179,7 @@ class GatewayConnection(asyncio.Protocol):
         stream = self._h2.streams.get(stream_id)
         if self._transport is None or stream is None or stream.closed:
             return
-        self._h2.send_headers(stream_id, headers, end_stream=ends)
+        self._h2.write_headers(stream, headers, ends=ends)
         if ends and not stream.closed:
             self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
         self._flush_soon()
@@ -191,15 +191,7 @@ class GatewayConnection(asyncio.Protocol):
             return len(data)  # nobody is left to read them
         if self._is_paused:
             return 0
-        sent = 0
-        most = self._h2.max_outbound_frame_size
-        while sent < len(data):
-            fits = min(self._h2.local_flow_control_window(stream_id), most)
-            if fits <= 0:
-                break
-            piece = data[sent : sent + fits]
-            self._h2.send_data(stream_id, piece)
-            sent += len(piece)
+        sent = self._h2.write_data(stream, data)
         self._num_buffered += sent
         if self._num_buffered > _MAX_BUFFERED:
             self._flush()  # the transport says when the peer does not keep up
@@ -292,16 +284,16 @@ class GatewayConnection(asyncio.Protocol):
             self._h2.forget(stream_id)
             return
         if not is_grpc(headers):
-            self._refuse(stream_id, [(b":status", b"415")])
+            self._refuse(stream_id, ((b":status", b"415"),))
             return
         path = headers.get(b":path", b"").decode("ascii", "replace")
         handler = self._owner.find(path)
         if handler is None:
             status = trailers(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {path[:256]}")
-            self._refuse(stream_id, [*opening(), *status])
+            self._refuse(stream_id, (*opening(), *status))
         elif self._owner.num_calls >= self._limits.max_calls:
             status = trailers(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-            self._refuse(stream_id, [*opening(), *status])
+            self._refuse(stream_id, (*opening(), *status))
         else:
             self._start(stream_id, handler, timeout_s(headers))
 

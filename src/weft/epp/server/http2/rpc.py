@@ -163,7 +163,7 @@ class Rpc:
         self._is_finished = True
         code, details = self._status or (grpc.StatusCode.OK, "")
         found = trailers(code, details)
-        self._stream.send_headers(found if self._has_opened else [*opening(), *found], ends=True)
+        self._stream.send_headers(found if self._has_opened else (*opening(), *found), ends=True)
 
     async def _respond(self) -> None:
         handler = self._handler
