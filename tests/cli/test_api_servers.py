@@ -262,8 +262,9 @@ async def test_two_processes_are_one_server():
         assert count is not None
         assert float(count[1]) == 16
         stores = set(re.findall(r'weft:store_info\{store="(\w+)"\}', series))
-        made = await clients.many("POST", "/v1/conversations", json={})
-        assert {store_of(conversation["id"]) for conversation in made} == stores
+        body = {"input": "Hi", "max_output_tokens": 1}
+        made = await clients.many("POST", "/v1/responses", json=body)
+        assert {store_of(response["id"]) for response in made} == stores
         assert len(stores) == 1
         shown = set(re.findall(r'process_resident_memory_bytes\{process="(\w+)"\}', series))
         assert shown == {"supervisor", "api_server_0", "api_server_1"}
@@ -331,6 +332,11 @@ async def test_who_asks_for_a_stored_response_is_told_why_there_is_none():
             refused = await clients.call("POST", "/v1/responses", json=body | {name: value})
             assert refused.status_code == 400
             assert refused.json()["error"]["message"].startswith(f"{name} needs --store-file")
+        for method, path in (("POST", "/v1/conversations"), ("GET", "/v1/batches"), ("GET", "/v1/files"),
+                             ("GET", "/v1/messages/batches")):  # fmt: skip
+            refused = await clients.call(method, path, json={})
+            assert refused.status_code == 400
+            assert "without --store-file" in refused.json()["error"]["message"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from weft.core.errors import Unsupported
 from weft.web.admin import control, engine_calls, loras, models, refused, scaling, tokens, weights
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
@@ -17,7 +18,7 @@ from weft.web.cohere import POOLING as COHERE_POOLING
 from weft.web.conversations.conversation_calls import conversation_endpoints
 from weft.web.decisions import ENDPOINTS as DECISIONS
 from weft.web.http.connections.socket_sessions import SessionLimits, SessionSeries
-from weft.web.http.endpoint import Endpoint
+from weft.web.http.endpoint import Answer, Call, Endpoint
 from weft.web.http.state import ServerState
 from weft.web.items.conversation_store import Conversations
 from weft.web.ollama import ENDPOINTS as OLLAMA
@@ -31,6 +32,7 @@ from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 from weft.web.responses.takeover import Takeover
 from weft.web.speech import ENDPOINTS as SPEECH
+from weft.web.store.database import Store
 from weft.web.tokens import ENDPOINTS as TOKENS
 
 
@@ -50,17 +52,19 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     openai = (
         *OPENAI,
         *response_endpoints(runs, conversations),
-        *conversation_endpoints(store, conversations),
+        *shared(store, conversation_endpoints(store, conversations)),
     )
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
     sockets = (
         responses_socket(Creation(runs, conversations), limits, series),
         realtime_endpoint(runs, conversations, limits, series=series),
     )
+    files = shared(store, (*file_endpoints(store), *batch_endpoints(store, runner)))
+    message_batches = shared(store, message_batch_endpoints(store, runner))
     return (
         *group("OpenAI", (*models.ENDPOINTS, *openai, *sockets)),
-        *group("Files and batches", (*file_endpoints(store), *batch_endpoints(store, runner))),
-        *group("Anthropic", (*ANTHROPIC, *message_batch_endpoints(store, runner))),
+        *group("Files and batches", files),
+        *group("Anthropic", (*ANTHROPIC, *message_batches)),
         *group("Ollama", OLLAMA),
         *group("Cohere", COHERE),
         *group("Decisions", DECISIONS),
@@ -80,6 +84,23 @@ def api_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
             ),
         ),
         *group("Not supported", refused.ENDPOINTS),
+    )
+
+
+def shared(store: Store, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    """Yields the endpoints of stored objects; they refuse all calls if the next call may reach another store."""
+    if not store.is_one_of_several:
+        yield from endpoints
+        return
+    for endpoint in endpoints:
+        yield replace(endpoint, handler=_refuse)
+
+
+async def _refuse(call: Call) -> Answer:
+    del call
+    raise Unsupported(
+        "stored objects are not supported at a server with --api-server-count above 1 without --store-file: its API "
+        "servers would share none"
     )
 
 

@@ -35,7 +35,8 @@ _FLAG = "--store-file"
 class Store:
     """A store of records, owned by one event loop. The database is opened by the first work, or by `open`.
 
-    `name` names a store in memory; a file has its own name, which all processes that share the file find in it.
+    `name` names the store in memory of one of several API servers, which share this name and nothing else. A file has
+    its own name, which all processes that share the file find in it.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Store:
         self.options.check()
         self.clock = clock
         self._name: str | None = None
+        # True if other processes answer requests for its objects without having them.
+        self.is_one_of_several = name is not None and not self.is_durable
         if not self.is_durable:
             self._name = name or new_store_name(is_durable=False)
         self._thread: ThreadPoolExecutor | None = None
