@@ -428,6 +428,15 @@ def test_an_encoder_keeps_its_weights_as_they_are():
     assert "--quantization int8" in refusal(replace(card(), is_causal=False), quantization="int8")
 
 
+def test_an_encoder_takes_a_whole_prompt_in_a_step():
+    """So a step of fewer rows than a prompt may have tokens is refused."""
+    encoder = replace(card(), is_causal=False)
+    told = refusal(encoder, max_num_batched_tokens=64, max_model_len=128)
+    assert "--max-num-batched-tokens 64 is less than --max-model-len 128" in told
+    whole = resolved(encoder, max_num_batched_tokens=128, max_model_len=128)
+    assert whole.scheduler_config.max_num_batched_tokens == 128
+
+
 @pytest.mark.parametrize("compute", ["reference", "native"])
 def test_the_threads_of_an_encoder_can_be_set(compute):
     """Both ways to compute it share a step out among them."""
