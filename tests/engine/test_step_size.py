@@ -11,7 +11,9 @@ from weft.model.files.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec
 
-PLAIN = "embedded:random?layers=2&hidden=32&heads=4&kv_heads=2&head_dim=16&intermediate=96&vocab=400"
+PLAIN = (
+    "embedded:random?layers=2&hidden=32&heads=4&kv_heads=2&head_dim=16&intermediate=96&vocab=400"
+)
 EXPERTS = ExpertsSpec(count=8, per_token=3, inner_size=24)
 LATENT = LatentSpec(rank=16, rope_size=4, key_size=12, value_size=20, query_rank=10)
 
