@@ -196,7 +196,7 @@ def test_a_request_waits_for_its_grammar_and_holds_up_nobody():
     for name in ("first", "second"):
         submit(engine, name, grammar=grammar("[a-z]{4}"), is_grammar_late=True)
     engine.run()
-    assert engine.scheduler.num_waiting == 2
+    assert engine.scheduler.queues.num_waiting == 2
     assert not engine.scheduler.has_work
     engine.scheduler.check()
     engine.abort("first")

@@ -161,7 +161,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def pool_and_scheduler_agree(self):
         """I1: free + held = pool; counts equal owners; I2: idle means zero held blocks."""
         self.engine.scheduler.check()
-        if not self.engine.scheduler.num_running:
+        if not self.engine.scheduler.queues.running:
             assert self.engine.pool.num_held == 0
 
     @invariant()

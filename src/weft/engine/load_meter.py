@@ -23,7 +23,7 @@ class LoadMeter:
         config: EngineConfig,
         num_loras: Callable[[], int],
         tier: KvTier | None = None,
-        transfers: Callable[[], TransferStats | None] = lambda: None,
+        transfers: Callable[[], TransferStats | None] | None = None,
         expert_load: Callable[[], tuple[float, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,16 +52,16 @@ class LoadMeter:
         """Returns the current load."""
         self._forget_old()
         queried = scheduler.planner.num_queried_tokens
-        pool = scheduler.cache.pool
+        pool, queues = scheduler.cache.pool, scheduler.queues
         loras = self._config.lora_config
         return EngineLoad(
             data_parallel_rank=self._config.data_parallel_rank or 0,
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            num_used_tokens=scheduler.num_used_tokens,
+            num_running=len(queues.running),
+            num_waiting=queues.num_waiting,
+            num_used_tokens=pool.num_held * scheduler.cache.block_size,
             max_total_tokens=self._max_total_tokens,
             max_running=self._config.scheduler_config.max_num_seqs,
-            num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
+            num_waiting_uncached_tokens=queues.num_waiting_tokens,
             gen_throughput=self._num_recent_tokens / _THROUGHPUT_WINDOW_S,
             cache_hit_rate=scheduler.planner.num_hit_tokens / queried if queried else 0.0,
             num_held_blocks=pool.num_held,
@@ -99,15 +99,15 @@ class LoadMeter:
             total_draft_tokens=scheduler.drafts.num_tokens,
             total_accepted_at=scheduler.drafts.num_accepted_at,
             tier=None if self._tier is None else self._tier.stats(),
-            transfer=self._transfers(),
+            transfer=None if self._transfers is None else self._transfers(),
             total_expert_load=(0.0, 0.0) if self._expert_load is None else self._expert_load(),
             total_item_lookups=0 if outputs is None else outputs.counts.num_queries,
             total_item_hits=0 if outputs is None else outputs.counts.num_hits,
         )
 
     def _key(self, scheduler: Scheduler) -> tuple[int, ...]:
-        held = scheduler.cache.pool.num_held
-        return (self._num_steps, scheduler.num_running, scheduler.num_waiting, held)
+        held, queues = scheduler.cache.pool.num_held, scheduler.queues
+        return (self._num_steps, len(queues.running), queues.num_waiting, held)
 
     def _forget_old(self) -> None:
         horizon = self._clock() - _THROUGHPUT_WINDOW_S

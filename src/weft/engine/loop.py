@@ -110,7 +110,7 @@ class EngineLoop:
             config,
             lambda: len(self._loras.loaded),
             None if elsewhere is None else elsewhere.tier,
-            (lambda: None) if elsewhere is None else elsewhere.take_transfer_stats,
+            None if elsewhere is None else elsewhere.take_transfer_stats,
             model.expert_balance if model.counts_experts else None,
         )
         vocab_size = config.model_config.vocab_size

@@ -23,7 +23,7 @@ def read_states(scheduler: Scheduler, rank: int) -> RequestStates:
     return RequestStates(
         data_parallel_rank=rank,
         requests=listed,
-        num_unlisted=scheduler.num_running + scheduler.num_waiting - len(listed),
+        num_unlisted=len(scheduler.queues.running) + scheduler.queues.num_waiting - len(listed),
         finished=[
             _finished(number, now - at, times)
             for number, at, times in reversed(scheduler.stopwatch.finished)

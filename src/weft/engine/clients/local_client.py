@@ -109,23 +109,21 @@ class LocalClient(FrontClient):
 
     def _run(self, model: EngineModel) -> None:
         """Runs the engine; this is the target function of the engine thread."""
+        emit = partial(self._to_event_loop, self._on_event)
         try:
             model.allocate_kv()
             read_tokenizer = self.renderer.to_json
-            EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
+            EngineLoop(self.vllm_config, model, self._mailbox, emit, read_tokenizer).run()
         except ConfigError as error:
-            self._emit(Failed(str(error), is_config=True))
+            emit(Failed(str(error), is_config=True))
         except Exception as error:  # the thread's outermost function: callers get the reason
             log.exception("the engine has stopped")
-            self._emit(Failed(type(error).__name__))
+            emit(Failed(type(error).__name__))
         self._to_event_loop(self._on_closed)
 
-    def _emit(self, event: Event) -> None:
-        self._to_event_loop(partial(self._on_event, event))
-
-    def _to_event_loop(self, callback: Callable[[], None]) -> None:
+    def _to_event_loop(self, callback: Callable[..., None], *arguments: Event) -> None:
         try:
-            self._event_loop.call_soon_threadsafe(callback)
+            self._event_loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
             log.debug("the event loop is closed: an event is dropped")
 

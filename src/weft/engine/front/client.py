@@ -322,8 +322,27 @@ class FrontClient(EngineClient):
     # -- events of the engine ----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
+        self._calls.last_event_at = time.monotonic()
         try:
-            self._take(event)
+            match event:
+                case StepOutput():
+                    self._on_step(event)
+                case Reply():
+                    if event.load is not None:
+                        self._set_load(event.load)
+                    self._calls.resolve(event)
+                case Loading():
+                    self._on_loading(event.num_bytes, event.all_bytes)
+                case Ready():
+                    self._set_load(event.load)
+                    if not self._ready.done():
+                        self._ready.set_result(None)
+                case Failed(is_config=True):
+                    self._die(ConfigError(event.message))
+                case Failed():
+                    self._die(EngineDead(f"the engine has stopped: {event.message}"))
+                case _:
+                    assert_never(event)
         except Exception:
             # The event is lost, so later events cannot be trusted; and the event loop would hide the exception.
             log.exception("an event of the engine could not be handled; the engine is stopped")
@@ -331,28 +350,6 @@ class FrontClient(EngineClient):
                 EngineDead("an event of the engine could not be handled; the log has details")
             )
             self._send(Stop(0.0))
-
-    def _take(self, event: Event) -> None:
-        self._calls.last_event_at = time.monotonic()
-        match event:
-            case StepOutput():
-                self._on_step(event)
-            case Reply():
-                if event.load is not None:
-                    self._set_load(event.load)
-                self._calls.resolve(event)
-            case Loading():
-                self._on_loading(event.num_bytes, event.all_bytes)
-            case Ready():
-                self._set_load(event.load)
-                if not self._ready.done():
-                    self._ready.set_result(None)
-            case Failed(is_config=True):
-                self._die(ConfigError(event.message))
-            case Failed():
-                self._die(EngineDead(f"the engine has stopped: {event.message}"))
-            case _:
-                assert_never(event)
 
     def _on_step(self, step: StepOutput) -> None:
         self._load, self._stats = step.load, step.stats

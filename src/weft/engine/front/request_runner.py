@@ -73,7 +73,7 @@ class RequestRunner:
         model = config.model_config
         self._grammars = GrammarChecker(tokenizer, model.vocab_size, model.eos_token_ids)
         self.open = OpenRequests(config.scheduler_config)
-        self.on_finished: Callable[[str], object] = lambda engine_id: None
+        self.on_finished: Callable[[str], object] | None = None  # with the request's engine id
         self._pace = Pace(config.stream_interval_ms / 1e3, self._loop)
         self._sessions: set[Session] = set()
         self._stop_at: float | None = None  # deadline of a shutdown whose `Stop` is not sent yet
@@ -169,10 +169,10 @@ class RequestRunner:
         self._stop_once_sent()
         if not opened.is_sent:
             self._release_remote(opened.request.params)
-        elif opened.stream.is_finished:
-            self.on_finished(opened.request.engine_id)
-        else:
+        elif not opened.stream.is_finished:
             self._abort_in_engine([opened.request.engine_id])
+        elif self.on_finished is not None:
+            self.on_finished(opened.request.engine_id)
 
     def _release_remote(self, params: SamplingParams) -> None:
         """Releases the KV blocks that another engine lends for a request that this engine never gets. No-op if no

@@ -65,8 +65,8 @@ class Scheduler:
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
         self._recomputes = config.speculation is not None and config.speculation.recomputes
-        self._queues = Queues()
-        self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
+        self.queues = Queues()
+        self.planner = Planner(config, self.cache, self.queues, max_scored_rows, tier)
         # True if the last plan was empty and sequences wait for fetched blocks
         self._waits_for_tier = False
         self._followed: Plan | None = None  # the plan in flight when the next one was made
@@ -74,14 +74,9 @@ class Scheduler:
 
     # -- what the loop reads ------------------------------------------------------------------
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of sequences that are not running."""
-        return self._queues.num_waiting
-
     def open_sequences(self) -> Iterator[Sequence]:
         """Yields running sequences, then waiting ones; each in scheduling order."""
-        return self._queues.in_order()
+        return self.queues.in_order()
 
     @property
     def is_drafting(self) -> bool:
@@ -89,38 +84,23 @@ class Scheduler:
         return self._drafting is not None
 
     @property
-    def num_running(self) -> int:
-        """Number of running sequences."""
-        return len(self._queues.running)
-
-    @property
     def num_open_requests(self) -> int:
         """Number of requests with an unfinished sequence."""
-        return len(self._queues.by_engine_id)
-
-    @property
-    def num_used_tokens(self) -> int:
-        """Capacity of held blocks, in tokens."""
-        return self.cache.pool.num_held * self.cache.block_size
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Number of tokens that waiting sequences must compute; tokens in the prefix cache are counted too."""
-        return self._queues.num_waiting_tokens
+        return len(self.queues.by_engine_id)
 
     @property
     def has_work(self) -> bool:
         """True if `plan` may return a step. Only `plan` itself decides this finally."""
         if self.admission is Admission.CLOSED:
             return False
-        return bool(self._queues.running) or (
-            not self._waits_for_tier and any(self._queues.admissible(self.admission))
+        return bool(self.queues.running) or (
+            not self._waits_for_tier and any(self.queues.admissible(self.admission))
         )
 
     @property
     def has_started_work(self) -> bool:
         """True if a sequence that has run before is unfinished."""
-        return self._queues.has_started
+        return self.queues.has_started
 
     def draft_by(self, drafter: Drafter, payoff: DraftPayoff | None = None) -> None:
         """Turns speculation with `drafter` on; while `payoff` finds steps with drafts slower, plans have no drafts.
@@ -143,7 +123,7 @@ class Scheduler:
 
         A request with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order.
         """
-        assert request.engine_id not in self._queues.by_engine_id, request.engine_id
+        assert request.engine_id not in self.queues.by_engine_id, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
         order = (priority, self._num_arrivals)
         self._num_arrivals += request.params.n
@@ -151,12 +131,12 @@ class Scheduler:
         if request.items and self._tower is not None:
             place_items(sequences, self._tower)
         is_compiling = request.grammar is not None or request.reasoning is not None
-        self._queues.add(sequences, is_compiling=is_compiling)
+        self.queues.add(sequences, is_compiling=is_compiling)
 
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Queues a request that waits for its grammar. If `made` is an error message, the request ends with it."""
         outputs = []
-        for sequence in list(self._queues.by_engine_id.get(engine_id, ())):
+        for sequence in list(self.queues.by_engine_id.get(engine_id, ())):
             assert sequence.status is SequenceStatus.COMPILING
             try:
                 if isinstance(made, str):
@@ -168,18 +148,18 @@ class Scheduler:
             except GrammarFailed as failure:
                 outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
-            self._queues.take_back(sequence)
+            self.queues.take_back(sequence)
         return outputs
 
     def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
         """Ends a request, or one of its answers; returns the final outputs. Unknown ids are no-ops."""
-        sequences = self._queues.by_engine_id.get(engine_id, ())
+        sequences = self.queues.by_engine_id.get(engine_id, ())
         ended = [s for s in sequences if index is None or s.index == index]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
 
     def hand_over(self, engine_id: str) -> list[SequenceOutput]:
         """Ends a request that another engine continues, and lends that engine the blocks of an unfinished answer."""
-        sequences = list(self._queues.by_engine_id.get(engine_id, ()))
+        sequences = list(self.queues.by_engine_id.get(engine_id, ()))
         lent = hand_over(self.cache, sequences[0]) if sequences else None
         return [
             self._end(sequence, FinishReason.ABORT, kv_transfer_params=lent)
@@ -198,12 +178,12 @@ class Scheduler:
 
     def abort_all(self) -> list[SequenceOutput]:
         """Ends every request."""
-        engine_ids = list(self._queues.by_engine_id)
+        engine_ids = list(self.queues.by_engine_id)
         return [output for engine_id in engine_ids for output in self.abort(engine_id)]
 
     def reset_cache(self, *, preempt_running: bool) -> bool:
         """Drops every cached block. Returns False and changes nothing if sequences run and must not be preempted."""
-        if self._queues.running and not preempt_running:
+        if self.queues.running and not preempt_running:
             return False
         self._preempt_all()
         self.cache.clear()
@@ -222,7 +202,7 @@ class Scheduler:
             self._tier.cancel_fetch(sequence)
             self._waits_for_tier = False
             self.cache.give_back(sequence)
-            self._queues.take_back(sequence)
+            self.queues.take_back(sequence)
             if error is not None:
                 return [self._end(sequence, FinishReason.ERROR, error=error)]
         return []
@@ -236,9 +216,21 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------
 
-    def plan(self) -> Plan | None:
-        """Decides the next step; None if there is nothing to run. No step may be in flight."""
-        return self._plan(is_ahead=False)
+    def plan(self, *, is_ahead: bool = False) -> Plan | None:
+        """Decides the next step; None if there is nothing to run. No step may be in flight, unless `plan_ahead` calls
+        this.
+        """
+        if self.admission is Admission.CLOSED:
+            return None
+        if self._drafting is not None:
+            self._drafting.begin_step()
+        now = self.stopwatch.tick()
+        plan = self.planner.plan(self.admission, now, is_ahead=is_ahead)
+        for entry in () if plan is None else plan.entries:
+            if entry.sequence.scheduled_at is None:
+                entry.sequence.scheduled_at = now
+        self._waits_for_tier = plan is None and any(True for _ in self.queues.fetching())
+        return plan
 
     def plan_ahead(self, in_flight: Plan) -> Plan | None:
         """Plans the step after the one in flight, before the tokens of the step in flight are known. Returns None if
@@ -259,20 +251,7 @@ class Scheduler:
             num_tokens = sequence.num_tokens + 1
             is_last = num_tokens >= min(sequence.max_num_tokens, self.max_model_len)
             sequence.num_pending_tokens = int(entry.samples and not is_last)
-        return self._plan(is_ahead=True)
-
-    def _plan(self, *, is_ahead: bool) -> Plan | None:
-        if self.admission is Admission.CLOSED:
-            return None
-        if self._drafting is not None:
-            self._drafting.begin_step()
-        now = self.stopwatch.tick()
-        plan = self.planner.plan(self.admission, now, is_ahead=is_ahead)
-        for entry in () if plan is None else plan.entries:
-            if entry.sequence.scheduled_at is None:
-                entry.sequence.scheduled_at = now
-        self._waits_for_tier = plan is None and any(True for _ in self._queues.fetching())
-        return plan
+        return self.plan(is_ahead=True)
 
     def draft(self, plan: Plan) -> Plan:
         """Adds drafts to the plan, as far as the step's budget and free blocks allow."""
@@ -314,9 +293,9 @@ class Scheduler:
 
     def _preempt_all(self) -> None:
         """Preempts all running sequences, ends all fetches, and clears the second tier and the drafter."""
-        for sequence in list(self._queues.running):
+        for sequence in list(self.queues.running):
             self.planner.preempt(sequence)
-        for sequence in list(self._queues.fetching()):
+        for sequence in list(self.queues.fetching()):
             self.end_fetch(sequence)
         if self._tier is not None:
             self._tier.clear()
@@ -379,7 +358,7 @@ class Scheduler:
     def _remove(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.FETCHING:
             self.end_fetch(sequence)
-        is_request_over = self._queues.remove(sequence)
+        is_request_over = self.queues.remove(sequence)
         self.stopwatch.end(sequence)
         self.cache.give_back(sequence)
         if is_request_over and self._tier is not None:
@@ -396,4 +375,4 @@ class Scheduler:
         held.update(self.cache.lent or ())
         pool = self.cache.pool
         assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
-        self._queues.check()
+        self.queues.check()
