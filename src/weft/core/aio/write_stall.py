@@ -12,14 +12,15 @@ class WriteStall:
     the time of construction.
     """
 
+    _is_writing = False
+    _timer: asyncio.TimerHandle | None = None
+    _has_stalled = False
+
     def __init__(self, timeout_s: float, on_stall: Callable[[], object]) -> None:
         self._timeout_s = timeout_s
         self._on_stall = on_stall
         self._loop = asyncio.get_running_loop()
         self.began_at = self._loop.time()
-        self._is_writing = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_stalled = False
 
     def __enter__(self) -> None:
         if self._timer is None and not self._has_stalled:

@@ -30,14 +30,13 @@ class JsonPieces:
     `long_strings` has the first byte and the end of each string, with its quotes, that was too long to be held back.
     """
 
+    _num_bytes = 0
+    _long_begin = 0
+    _carry = b""  # an unfinished string, or a finished string that is a key if a colon follows
+    _is_in_long = False
+
     def __init__(self) -> None:
         self.long_strings: list[tuple[int, int]] = []
-        self._num_bytes = 0
-        self._long_begin = 0
-        self._carry = (
-            b""  # an unfinished string, or a finished string that is a key if a colon follows
-        )
-        self._is_in_long = False
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> tuple[bytes, bytes]:
         """Returns the complete part of the text so far, and the same part without strings.

@@ -13,25 +13,26 @@ class AnswerOutput:
     `scores` is None if the request asks for no logprobs. Without a tokenizer, the answer has no text.
     """
 
+    finish_reason: FinishReason | None = None
+    scores: AnswerScores | None = None
+    num_emitted_tokens = 0
+    num_draft_tokens = 0
+    num_accepted_tokens = 0
+    _stop_reason: int | str | None = None
+    _text: AnswerText | None = None
+    _has_emitted_end = False
+
     def __init__(
         self, index: int, request: Request, tokenizer: Tokenizer | None, *, ends_at_stops: bool
     ) -> None:
         self.index = index
-        self.finish_reason: FinishReason | None = None
-        self._stop_reason: int | str | None = None
         self._stream_interval = request.params.stream_interval
         self._token_ids: list[int] = []
-        self._text: AnswerText | None = None
         if tokenizer is not None:
             ids = self._token_ids
             self._text = AnswerText(request, tokenizer, ids, ends_at_stops=ends_at_stops)
-        self.scores: AnswerScores | None = None
         if request.params.logprobs is not None:
             self.scores = AnswerScores(request, tokenizer, self._token_ids)
-        self.num_emitted_tokens = 0
-        self._has_emitted_end = False
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
 
     @property
     def num_tokens(self) -> int:

@@ -16,6 +16,12 @@ class AnswerText:
     `token_ids` is the list of the answer's tokens, to which `push` appends.
     """
 
+    _matcher: StopMatcher | None = None
+    _is_cut = False  # a stop string was found: no more text is emitted
+    _num_silent = 0  # 1 if the last token has no text
+    _num_read = 0  # number of tokens that are in the pieces
+    _num_emitted = 0  # number of pieces that were emitted
+
     def __init__(
         self, request: Request, tokenizer: Tokenizer, token_ids: list[int], *, ends_at_stops: bool
     ) -> None:
@@ -26,17 +32,12 @@ class AnswerText:
             spaces_between_special_tokens=params.spaces_between_special_tokens,
             prompt_token_ids=request.prompt_token_ids,
         )
-        self._matcher: StopMatcher | None = None
         if params.stop:
             is_included = params.include_stop_str_in_output
             self._matcher = StopMatcher(params.stop_strings, is_included=is_included)
         self._ends_at_stops = ends_at_stops
-        self._is_cut = False  # a stop string was found: no more text is emitted
         self._stop_ids = {*request.eos_token_ids, *(params.stop_token_ids or ())}
-        self._num_silent = 0  # 1 if the last token has no text
         self._pieces: list[str] = []
-        self._num_read = 0  # number of tokens that are in the pieces
-        self._num_emitted = 0  # number of pieces that were emitted
 
     @property
     def has_new(self) -> bool:

@@ -51,6 +51,17 @@ class RequestStream:
     ended. Outputs may be sent to `sink` while the reader of the stream waits.
     """
 
+    is_finished = False
+    error: str | None = None
+    due: Due = NOT_YET
+    # True if `pop` left something: all at once would hold the event loop. The reader pops again at once.
+    has_more = False
+    _prompt_scores: PromptScores | None = None
+    _num_cached_tokens: int | None = None
+    _kv_transfer_params: dict[str, Any] | None = None
+    _is_lent_ahead = False  # True until the reader has received the transfer parameters
+    _has_emitted_end = False
+
     def __init__(
         self,
         request: Request,
@@ -69,18 +80,8 @@ class RequestStream:
             for index in range(request.params.n)
         ]
         self._num_open = request.params.n
-        self.is_finished = False
-        self._prompt_scores: PromptScores | None = None
         if request.params.prompt_logprobs is not None:
             self._prompt_scores = PromptScores(request, tokenizer)
-        self._num_cached_tokens: int | None = None
-        self._kv_transfer_params: dict[str, Any] | None = None
-        self._is_lent_ahead = False  # True until the reader has received the transfer parameters
-        self._has_emitted_end = False
-        self.error: str | None = None
-        self.due = NOT_YET
-        # True if `pop` left something: all at once would hold the event loop. The reader pops again at once.
-        self.has_more = False
         if request.resumption is not None:
             for output in given_outputs(request, request.resumption):
                 self.push(output)

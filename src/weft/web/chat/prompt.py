@@ -58,6 +58,8 @@ async def render_turn(served: Served, turn: Turn) -> Rendered:
     """`render`, of a conversation that may have parts which are no text."""
 
     def begin() -> tuple[Rendering, tuple[dict[str, EmbedsPart], Media | None]]:
+        if not turn.mm_processor_kwargs and all(map(_is_plain, turn.messages)):
+            return _rendering(served, turn, are_plain=True), ({}, None)
         bare, embeds = _take_embeds(turn, served.client.info.limits)
         bare, media = _take_media(bare, served.client.model_config.media)
         return _rendering(served, bare), (embeds, media)
@@ -112,11 +114,12 @@ def find_template(served: Served, source: str | None) -> ChatTemplate:
     return served.chat_template
 
 
-def _rendering(served: Served, turn: Turn) -> Rendering:
+def _rendering(served: Served, turn: Turn, *, are_plain: bool = False) -> Rendering:
     template = find_template(served, turn.chat_template)
+    messages = turn.messages if are_plain else template_messages(turn.messages, template.source)
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
     return template.prepare(
-        template_messages(turn.messages, template.source),
+        messages,
         tools=None if is_hidden or not turn.tools else template_tools(listed_tools(turn.tools)),
         documents=turn.documents,
         add_generation_prompt=turn.add_generation_prompt,

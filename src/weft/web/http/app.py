@@ -6,7 +6,6 @@ A handler is cancelled when the client disconnects, which aborts its request in 
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -187,14 +186,8 @@ class HttpApp:
             self._traffic.observe(exchange)
             if exchange.span is not None:
                 exchange.end_span(exchange.span)
-            log.debug(
-                "%s %s %s in %.3f s, id=%s",
-                exchange.method,
-                exchange.handler,
-                exchange.status,
-                time.monotonic() - exchange.started_at,
-                exchange.label,
-            )
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s", exchange.summary())
 
     async def _serve(self, exchange: Exchange, receive: Receive, dialect: Dialect) -> None:
         if exchange.method == "OPTIONS" and self._gate.is_preflight(exchange):

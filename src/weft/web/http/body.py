@@ -140,9 +140,9 @@ async def read_body(
                 break
             grow(num_bytes)
             body.write(piece)
-            if scan is not None:
+            if scan is not None and num_bytes - scan.num_bytes >= SLICE_BYTES:
                 await _look(scan, body, num_bytes)
-            elif len(piece) >= SLICE_BYTES:
+            elif scan is None and len(piece) >= SLICE_BYTES:
                 await asyncio.sleep(0)  # gives other tasks a turn: a packet may unpack to megabytes
     if is_too_large:
         # Raised at once: `LingeringTransport` drops what the client still sends while it reads the response.
@@ -247,12 +247,13 @@ def _place(text: str) -> str:
 class BodyScan:
     """Scans a body piece by piece, in order; raises 413 as soon as it is too large. `num_bytes` were scanned."""
 
+    num_bytes = 0
+    _num_values = 0
+    _num_parts = 0
+
     def __init__(self, max_values: int = MAX_VALUES) -> None:
         self._max_values = max_values
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
-        self.num_bytes = 0
-        self._num_values = 0
-        self._num_parts = 0
         self._objects: list[dict[bytes, None]] = []  # the open ones, with their keys
         self._outer: dict[bytes, None] = {}  # keys of the first object
         self._pieces = JsonPieces()

@@ -26,6 +26,19 @@ _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 class Exchange:
     """The exchange of one request, owned by the task that serves it; other tasks on the same loop may call `cut`."""
 
+    # Label of metrics: an endpoint's path, never a path that a client invented.
+    handler = "none"
+    status: int | None = None
+    is_event_stream = False
+    is_ended = False
+    num_bytes_in = 0
+    num_bytes_out = 0
+    field_names: Sequence[str] = ()  # of the body, where it is a JSON object
+    long_strings: Sequence[tuple[int, int]] = ()  # of the body, as its scan found them
+    span: Span | None = None
+    tenant: Tenant | None = None
+    _is_aborted = False
+
     def __init__(self, scope: Scope, send: Send, write_timeout_s: float) -> None:
         self.scope = scope
         self.method: str = scope["method"]
@@ -35,23 +48,11 @@ class Exchange:
         given = self.headers.get("x-request-id", "")
         self.label = given if _LABEL.fullmatch(given) else self.request_id
         self.extra_headers: dict[str, str] = {}
-        # Label of metrics: an endpoint's path, never a path that a client invented.
-        self.handler = "none"
         self.started_at = time.monotonic()
-        self.status: int | None = None
-        self.is_event_stream = False
-        self.is_ended = False
-        self.num_bytes_in = 0
-        self.field_names: Sequence[str] = ()  # of the body, where it is a JSON object
-        self.long_strings: Sequence[tuple[int, int]] = ()  # of the body, as its scan found them
-        self.num_bytes_out = 0
-        self.span: Span | None = None
-        self.tenant: Tenant | None = None
         self.releases: list[Callable[[], None]] = []  # called after the answer was sent
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.sender = send
         self._stall = WriteStall(write_timeout_s, self.abort)
-        self._is_aborted = False
         extensions = scope.get("extensions", {})
         self._abort: Callable[[], None] = extensions.get(ABORT, lambda: None)
         self._parts: PartWriter | None = extensions.get(PARTS)
@@ -79,6 +80,11 @@ class Exchange:
     def silent_s(self) -> float:
         """Seconds since something was sent."""
         return asyncio.get_running_loop().time() - self._stall.began_at
+
+    def summary(self) -> str:
+        """Returns the request, its status, its duration so far and its id in one line."""
+        elapsed_s = time.monotonic() - self.started_at
+        return f"{self.method} {self.handler} {self.status} in {elapsed_s:.3f} s, id={self.label}"
 
     def cut(self, reason: BaseException) -> None:
         """Ends the exchange early: cancels its task, and sends `reason` as the response."""

@@ -116,15 +116,16 @@ class Connections(UvicornState):
 class LimitedProtocol(HttpToolsProtocol):
     """A connection. A refused request head gets a JSON error, and the connection is closed."""
 
+    _refusal: HttpError | None = None
+    _is_in_head = True
+    _num_head_bytes = 0
+    _has_refused = False
+    _timer: asyncio.TimerHandle | None = None  # timeout of the next bytes from the client
+
     def __init__(self, config: Config, open_connections: Connections, options: HttpOptions) -> None:
         super().__init__(config=config, server_state=open_connections, app_state={})
         self._options = options
         self._open_connections = open_connections
-        self._refusal: HttpError | None = None
-        self._is_in_head = True
-        self._num_head_bytes = 0
-        self._has_refused = False
-        self._timer: asyncio.TimerHandle | None = None  # timeout of the next bytes from the client
 
     # -- connection -----------------------------------------------------------------------------
 
