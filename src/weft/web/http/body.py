@@ -247,9 +247,7 @@ def _place(text: str) -> str:
 class BodyScan:
     """Scans a body piece by piece, in order; raises 413 as soon as it is too large. `num_bytes` were scanned."""
 
-    num_bytes = 0
-    _num_values = 0
-    _num_parts = 0
+    num_bytes = _num_values = _num_parts = 0
 
     def __init__(self, max_values: int = MAX_VALUES) -> None:
         self._max_values = max_values
