@@ -30,6 +30,14 @@ BAD_CONFIGS = [
     ({"hidden_act": "mish"}, "hidden_act"),
     ({"patch_size": 5}, "patch_embed.proj.weight has shape"),
 ]
+BAD_LLAVAS = [
+    (
+        {"vision_feature_layer": [-2, -1]},
+        "vision_feature_layer .* a number from -4 to 4, and not 0",
+    ),
+    ({"vision_feature_layer": -6}, "vision_feature_layer"),
+    ({"vision_feature_select_strategy": "full"}, "vision_feature_select_strategy .* default"),
+]
 _NUM_TEXT = 300  # tokens before those of pictures, which no text continues with
 _BACKENDS = ("reference", "native")
 
@@ -169,6 +177,18 @@ def test_configs_that_contradict_themselves_are_refused(settings, says, tmp_path
     path.write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=says):
         open_model(str(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_that_llavas_projector_does_not_take_are_refused(tmp_path):
+    """Other choices of layers and rows than those that are implemented are errors that name the key."""
+    save_vision_model("llava", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for settings, says in BAD_LLAVAS:
+        path.write_text(json.dumps(config | settings))
+        with pytest.raises(ConfigError, match=says):
+            open_model(str(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -209,6 +209,34 @@ CASES |= {
             },
         },
     ),
+    "llava": (
+        "llava",
+        {
+            "image_token_index": 300,
+            "text_config": {**SIZES, "model_type": "llama"},
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "clip_vision_model",
+                "num_hidden_layers": 4,
+                "image_size": 16,
+            },
+        },
+    ),
+    "llava with a Mistral, all layers of the tower, GELU": (
+        "llava",
+        {
+            "image_token_index": 300,
+            "vision_feature_layer": -1,
+            "multimodal_projector_bias": False,
+            "text_config": {**SIZES, "model_type": "mistral", "sliding_window": 30},
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "clip_vision_model",
+                "hidden_act": "gelu",
+                "image_size": 12,
+            },
+        },
+    ),
     "mistral3": (
         "mistral3",
         {
@@ -340,6 +368,8 @@ def _inputs(model: PreTrainedModel, prompt: PicturePrompt, ids: torch.Tensor) ->
         case "idefics3" | "smolvlm":
             return inputs | _padded(_pixels(model, patches, grids))
         case "llava" | "mistral3":
+            if model.config.vision_config.model_type == "clip_vision_model":
+                return inputs | {"pixel_values": torch.cat(_pixels(model, patches, grids))}
             size = model.config.vision_config.patch_size
             pixels = _padded(_pixels(model, patches, grids))["pixel_values"][0]
             sizes = torch.tensor([[h * size, w * size] for _, h, w in grids])

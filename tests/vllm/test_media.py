@@ -1,4 +1,4 @@
-"""Pictures through our servers to vLLM's engine: the same tokens however they come, and what is refused."""
+"""Pictures through our servers, to vLLM's engine and to our own: the same tokens by every way, and what is refused."""
 
 import base64
 import http.server
@@ -10,16 +10,22 @@ from functools import partial
 import grpc
 import pytest
 
+from tests.cli.running import running
 from tests.vllm.llava import IMAGE_TOKEN_ID, NUM_PATCHES, vision_path, write_llava
 from tests.vllm.served import fetched, refused, serving
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
-pytestmark = pytest.mark.vllm
-
 ASKED = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
 CHAT = "/v1/chat/completions"
+VLLM = pytest.param("vllm", marks=pytest.mark.vllm)
+
+
+@pytest.fixture(scope="module", params=[VLLM, pytest.param("own", marks=pytest.mark.slow)])
+def engine(request):
+    """The engine behind the server."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +65,17 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint, pictures):
+def server(engine, checkpoint, pictures):
     """`weft serve` of it, over HTTP and gRPC."""
     flags = (
         "--max-model-len", "512", "--served-model-name", "llava",
         "--allowed-media-domains", "127.0.0.1", "--allowed-local-media-path", str(pictures),
         "--limit-mm-per-prompt", '{"image": 2}',
     )  # fmt: skip
-    with serving(checkpoint, *flags, PYTHONPATH=vision_path()) as started:
+    start = running(str(checkpoint), *flags, "--no-enable-prefix-caching")
+    if engine == "vllm":
+        start = serving(checkpoint, *flags, PYTHONPATH=vision_path())
+    with start as started:
         yield started
 
 
@@ -226,6 +235,7 @@ def generation(ids, inputs) -> pb.GenerateRequest:
     )
 
 
+@pytest.mark.parametrize("engine", [VLLM], indirect=True)
 async def test_grpc_takes_tensors(server, expected, pixels):
     """The same tokens, in each layout that says the same; other numbers have other tokens."""
     ids = expected["prompt_token_ids"]
@@ -253,6 +263,7 @@ async def test_grpc_takes_tensors(server, expected, pixels):
     assert {answer.complete.prompt_tokens for answer in answers} == {len(ids)}
 
 
+@pytest.mark.parametrize("engine", [VLLM], indirect=True)
 async def test_tensors_that_the_model_cannot_take_are_refused(server, expected, pixels):
     """By name, and the engine goes on."""
     ids = expected["prompt_token_ids"]

@@ -53,6 +53,8 @@ class MediaPreparer:
             if modality in given
         }
         processors = _changed(processors, media.processor_kwargs or {})
+        if not media.items:
+            return []
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             return await in_place(self._threads, partial(self._prepare, processors, fetched))

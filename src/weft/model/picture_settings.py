@@ -13,6 +13,7 @@ from weft.core.values.pictures import (
     RESAMPLING,
     ItemTokens,
     Lines,
+    Middles,
     NativeSize,
     NativeTiles,
     PictureSettings,
@@ -24,7 +25,7 @@ from weft.core.values.pictures import (
 from weft.model.card import ItemCard
 from weft.model.fields import Fields, is_finite_number, read_fields
 from weft.model.spec import ModelSpec
-from weft.model.towers.spec import TowerSpec
+from weft.model.towers.spec import Resampling, TowerSpec
 
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
@@ -125,6 +126,7 @@ def picture_card(
     tower = spec.tower
     assert tower is not None
     assert tower.image_token_id is not None
+    _check_side(settings, tower)
     anchor = tower.start_token_id if isinstance(settings, Squares) else None
     return ItemCard(
         settings=settings,
@@ -140,6 +142,17 @@ def picture_card(
         sees_both_ways=spec.sees_items_whole,
         has_rope_sections=spec.rope_sections is not None,
     )
+
+
+def _check_side(settings: PictureSettings, tower: TowerSpec) -> None:
+    """Raises `ConfigError` unless squares of the picture processor have as many patches as the tower takes."""
+    if not isinstance(settings, Squares | Middles) or tower.resampling is not Resampling.EXACT:
+        return
+    side = tower.num_positions * tower.patch_size
+    if settings.size != side:
+        raise ConfigError(
+            f"{PREPROCESSOR}: squares of {settings.size} pixels a side, and the tower of config.json takes {side}"
+        )
 
 
 def _videos(given: Fields, spec: ModelSpec) -> Videos | None:
@@ -262,6 +275,27 @@ def _lines(fields: Fields, sizes: TowerSizes) -> Lines:
     return Lines(pixels=_pixels(fields, sizes, resample=3), longest_edge=longest)
 
 
+def _middles(fields: Fields, sizes: TowerSizes) -> Middles:
+    if not fields.flag_or("do_center_crop", True):
+        fields.refuse("do_center_crop", "true")
+    crop = fields.values.get("crop_size", 224)  # a number in old files
+    sides = crop if isinstance(crop, dict) else {"height": crop, "width": crop}
+    box = Fields(sides, f"{fields.where}: crop_size")
+    side = box.integer("height", high=_MAX_SIDE)
+    if box.integer("width", high=_MAX_SIDE) != side:
+        box.refuse("width", "the height")
+    given = fields.values.get("size", 224)
+    whole = Fields(
+        given if isinstance(given, dict) else {"shortest_edge": given}, f"{fields.where}: size"
+    )
+    return Middles(
+        pixels=_pixels(fields, sizes, resample=3),
+        shortest_edge=whole.integer("shortest_edge", low=side, high=_MAX_SIDE),
+        size=side,
+        num_tokens=_num_tokens(side, sizes, fields),
+    )
+
+
 def _native_tiles(fields: Fields, sizes: TowerSizes) -> NativeTiles:
     for key, size in (
         ("encoder_patch_size", sizes.patch_size),
@@ -338,5 +372,6 @@ _READERS: Mapping[str, Callable[[Fields, TowerSizes], PictureSettings]] = {
     "Idefics3ImageProcessor": _tiles,
     "SmolVLMImageProcessor": _tiles,
     "PixtralImageProcessor": _lines,
+    "CLIPImageProcessor": _middles,
     "Lfm2VlImageProcessor": _native_tiles,
 }

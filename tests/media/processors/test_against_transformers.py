@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -199,6 +200,25 @@ def test_lines_give_transformers_pixels(size: tuple[int, int], window: int, tmp_
     height, width = (side // (16 * window) for side in expected["image_sizes"][0])
     lines = [*[PLACEHOLDER] * width, *as_text("[IMG_BREAK]")] * (height - 1)
     assert item.token_ids == [*lines, *[PLACEHOLDER] * width, *as_text("[IMG_END]")]
+
+
+@pytest.mark.parametrize("shortest_edge", [64, 80])
+@pytest.mark.parametrize("size", [*SIZES, (65, 64), (101, 67)])
+def test_middles_give_transformers_pixels(
+    size: tuple[int, int], shortest_edge: int, tmp_path: Path
+) -> None:
+    """CLIP's squares are equal to the bit, and each patch is a token."""
+    theirs = CLIPImageProcessorPil(
+        size={"shortest_edge": shortest_edge}, crop_size={"height": 64, "width": 64}
+    )
+    ours = open_processor(theirs, tmp_path, TowerSizes(16))
+    picture = noise(*size)
+    expected = theirs([picture], return_tensors="np")
+    item = ours.prepare(png(picture), "hash")
+    np.testing.assert_array_equal(
+        squares(item, ours.settings.pixels), np.array(expected["pixel_values"])
+    )
+    assert item.token_ids == [PLACEHOLDER] * 16
 
 
 def test_a_picture_of_one_pixel_by_five_thousand_is_refused_by_name(tmp_path: Path) -> None:

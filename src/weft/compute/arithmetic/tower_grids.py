@@ -1,5 +1,6 @@
 """Grids of patches: order of patches, windows, rotary frequencies, and learned positions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -72,8 +73,29 @@ def rotary_pairs(spec: TowerSpec) -> tuple[FloatArray, IntArray]:
     return frequencies.astype(np.float32), axes
 
 
+def with_class_rows(rows: FloatArray, grids: Sequence[Grid], first: FloatArray) -> FloatArray:
+    """Returns the rows of all pictures, each behind the row `first`, [1, hidden]."""
+    ends = np.cumsum([height * width for _, height, width in grids])[:-1]
+    return np.concatenate([part for rows in np.split(rows, ends) for part in (first, rows)])
+
+
+def without_class_rows(rows: FloatArray, grids: Sequence[Grid]) -> FloatArray:
+    """Returns the rows of all pictures without the first one of each; the grids are those of `class_grids`."""
+    counts = [width for _, _, width in grids]
+    patches: FloatArray = np.delete(rows, np.cumsum([0, *counts[:-1]]), axis=0)
+    return patches
+
+
+def class_grids(grids: Sequence[Grid]) -> list[Grid]:
+    """Returns grids of one row each that have one place more than the pictures have patches."""
+    return [(1, 1, height * width + 1) for _, height, width in grids]
+
+
 def learned_positions(spec: TowerSpec, table: FloatArray, grid: Grid) -> FloatArray:
-    """Returns the learned positions of the patches of one frame, [rows * columns, hidden]."""
+    """Returns the learned positions of the patches of one frame, [rows * columns, hidden].
+
+    `table` has those of patches alone.
+    """
     index = places(grid, spec.merge)
     side = spec.num_positions
     match spec.resampling:

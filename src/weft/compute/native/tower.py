@@ -8,11 +8,14 @@ import numpy as np
 from weft.compute.arithmetic.chunk_stem import enter_chunks
 from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
+    class_grids,
     frames,
     learned_positions,
     rotary_pairs,
     rotary_places,
     windows,
+    with_class_rows,
+    without_class_rows,
 )
 from weft.compute.native import _core
 from weft.compute.native.loading import load_tensor
@@ -45,14 +48,21 @@ class NativeTower:
     ) -> None:
         self._spec = spec
         self._positions: FloatArray | None = None
+        self._first: FloatArray | None = None  # the class row with its position, [1, hidden]
         self._model = _core.Model(native_tower(spec, dtype), path, num_threads)
         zeros = np.zeros((1, spec.hidden_size), np.float32)
         load_tensor(self._model, "embed", Tensor("float32", zeros))  # rows come with each batch
         for name, values in weights.tensors.items():
             if name == f"{PREFIX}positions":
                 self._positions = values.unpacked().float32()
+            elif name == f"{PREFIX}class":
+                self._first = values.unpacked().float32()[None]
             elif name.startswith(PREFIX):
                 load_tensor(self._model, name.removeprefix(PREFIX), _prepared(spec, name, values))
+
+        if self._first is not None and self._positions is not None:
+            self._first = self._first + self._positions[:1]
+            self._positions = self._positions[1:]
 
     def set_num_threads(self, num_threads: int) -> None:
         self._model.set_num_threads(num_threads)
@@ -92,10 +102,14 @@ class NativeTower:
                 of_frame = learned_positions(spec, self._positions, grid)
                 for frame in np.split(part, grid[0]):
                     frame += of_frame
+        if self._first is not None:
+            return with_class_rows(rows, inputs.grids, self._first), class_grids(inputs.grids)
         return rows, inputs.grids
 
     def _joined(self, rows: FloatArray, grids: Sequence[Grid]) -> FloatArray:
         spec = self._spec
+        if spec.has_class_row:
+            rows = without_class_rows(rows, grids)
         if spec.has_conv_stem:  # rows that fill no token are dropped
             each = [part[: len(part) - len(part) % spec.merge] for part in _split(rows, grids)]
             rows = np.concatenate(each)

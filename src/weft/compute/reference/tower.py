@@ -11,11 +11,14 @@ from weft.compute.arithmetic.chunk_stem import enter_chunks
 from weft.compute.arithmetic.conv_stem import enter_stem
 from weft.compute.arithmetic.tower_grids import (
     Segments,
+    class_grids,
     frames,
     learned_positions,
     rotary_pairs,
     rotary_places,
     windows,
+    with_class_rows,
+    without_class_rows,
 )
 from weft.compute.protocols.runner import FloatArray
 from weft.compute.protocols.tower import TowerInputs, check_inputs
@@ -64,6 +67,10 @@ class ReferenceTower:
         self._spec = spec
         reader = _Reader(spec, weights)
         self._positions = reader.matrix("positions") if spec.num_positions else None
+        self._first: FloatArray | None = None  # the class row with its position, [1, hidden]
+        if spec.has_class_row and self._positions is not None:
+            self._first = reader.vector("class")[None] + self._positions[:1]
+            self._positions = self._positions[1:]
         self._first_norm = reader.norm("embed_norm", spec.norm) if spec.has_first_norm else None
         self._last_norm = reader.norm("norm", spec.norm) if spec.has_last_norm else None
         self._layers = [reader.layer(f"layers.{index}.") for index in range(spec.num_layers)]
@@ -88,6 +95,9 @@ class ReferenceTower:
             rows = self._project("patch", patches)
             if self._positions is not None:
                 rows += np.tile(learned_positions(spec, self._positions, grid), (grid[0], 1))
+        if self._first is not None:
+            rows, [grid] = with_class_rows(rows, [grid], self._first), class_grids([grid])
+            count = len(rows)
         if self._first_norm is not None:
             rows = self._first_norm(rows)
         at = np.tile(rotary_places(spec, grid), (grid[0], 1))
@@ -103,6 +113,8 @@ class ReferenceTower:
                 joined = rows[:count].reshape(-1, spec.joined_size)
                 deep.append((run.deepstack, self._projections[f"deep.{run.deepstack}"](joined)))
         rows = rows[: count - count % spec.num_joined]
+        if self._first is not None:
+            rows = without_class_rows(rows, [grid])
         if self._last_norm is not None:
             rows = self._last_norm(rows)
         levels = [level for _, level in sorted(deep, key=lambda one: one[0])]
@@ -170,6 +182,10 @@ class _Reader:
     def matrix(self, name: str) -> FloatArray:
         """Returns one aligned matrix."""
         return np.require(self.weights[f"tower.{name}"].float32(), np.float32, ["C", "ALIGNED"])
+
+    def vector(self, name: str) -> FloatArray:
+        """Returns one vector."""
+        return self.weights[f"tower.{name}"].float32()
 
     def linear(self, *names: str) -> Linear:
         """Returns the linear layers of one input, joined; a layer without a bias has zeros if another one has it."""

@@ -86,6 +86,17 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
     end: str = "[IMG_END]"
 
 
+class Middles(msgspec.Struct, frozen=True, kw_only=True, tag="middles"):
+    """CLIP's picture processor: the square of `size` pixels a side in the middle of the picture, which takes
+    `num_tokens` tokens. The picture is resized before: its shorter side has `shortest_edge` pixels.
+    """
+
+    pixels: Pixels
+    shortest_edge: int
+    size: int
+    num_tokens: int
+
+
 class NativeTiles(msgspec.Struct, frozen=True, kw_only=True, tag="native_tiles"):
     """LFM2-VL's picture processor: the picture in about its own size, as `min_tokens` to `max_tokens` whole windows.
 
@@ -105,7 +116,7 @@ class NativeTiles(msgspec.Struct, frozen=True, kw_only=True, tag="native_tiles")
     has_marks: bool = True
 
 
-PictureSettings = NativeSize | Squares | Tiles | Lines | NativeTiles
+PictureSettings = NativeSize | Squares | Tiles | Lines | Middles | NativeTiles
 
 
 MIN_SAMPLES = 8000  # of a sound in chunks: silence fills a shorter one

@@ -8,6 +8,7 @@ import msgspec
 from weft.core.values.media import Media, Modality
 from weft.core.values.pictures import (
     Lines,
+    Middles,
     NativeSize,
     NativeTiles,
     PictureSettings,
@@ -20,6 +21,7 @@ from weft.media.limits import MediaLimits
 from weft.media.pictures import WHAT, Picture, check_pictures, decode_picture
 from weft.media.processors.item_processor import ItemProcessor, refused_argument
 from weft.media.processors.lines import line_pieces, line_tiles
+from weft.media.processors.middles import middle_pieces, middle_tiles
 from weft.media.processors.native_size import native_pieces, native_tiles
 from weft.media.processors.native_tiles import native_grid, native_grid_pieces
 from weft.media.processors.pieces import Piece, runs_of, to_token_ids
@@ -57,7 +59,7 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
                 return ("do_pan_and_scan",)
             case Tiles() | NativeTiles():
                 return ("do_image_splitting",)
-            case Lines():
+            case Lines() | Middles():
                 return ()
         assert_never(self.settings)
 
@@ -79,6 +81,8 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
             case Lines():
                 tiles = line_tiles(picture, settings)
                 return tiles, line_pieces(tiles, settings, tokens)
+            case Middles():
+                return middle_tiles(picture, settings), middle_pieces(settings, tokens)
             case NativeTiles():
                 tiles, _, num_columns = native_grid(picture, settings)
                 return tiles, native_grid_pieces(tiles, num_columns, settings, tokens)
@@ -103,7 +107,7 @@ def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSetting
             return msgspec.structs.replace(settings, is_split=_read_bool(name, value))
         case NativeTiles():
             return settings if _read_bool(name, value) else _undivided(settings)
-        case Lines():
+        case Lines() | Middles():
             raise AssertionError(f"there are no arguments: {name}")
     assert_never(settings)
 

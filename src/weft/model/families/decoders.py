@@ -117,8 +117,8 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             f"(docs/reference/models.md); encoders: {', '.join(ENCODER_FAMILIES)}. "
             "vLLM may run it: `weft serve MODEL --engine vllm` (docs/engines.md)"
         )
-    is_nested = family.is_nested or family.tower is not None
-    inner = top.object("text_config") if is_nested else None
+    family = family.variant(top)
+    inner = top.object("text_config") if family.is_nested or family.tower else None
     if inner is not None and family.text_types:
         _check_text_type(inner, family.text_types)
     source = top.values if inner is None else {**_top_level(top), **inner.values, **_tie(top)}

@@ -8,6 +8,7 @@ from typing import Literal
 from weft.model.families.names import LLAMA, DecoderNames
 from weft.model.families.rope import RopeRules
 from weft.model.families.tower import TowerRow
+from weft.model.fields import Fields
 from weft.model.spec import NormPlacement, QkNorm
 from weft.model.switches import Norm
 
@@ -145,5 +146,13 @@ class Family:
     # Of pictures or sounds. The text model is in the config's text_config, or in the file itself
     tower: TowerRow | None = None
     text_types: tuple[str, ...] = ()  # model_type of text_config; empty: not checked
+    # Rows for files with these values of model_type in vision_config and in text_config, instead of this row.
+    variants: Mapping[tuple[str, str], "Family"] = field(default_factory=dict)
     sees_items_whole: bool = False  # as in `ModelSpec`
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use
+
+    def variant(self, top: Fields) -> "Family":
+        """Returns the row for the kinds of tower and text model that a file names; this row for other kinds."""
+        parts = (top.object(part) for part in ("vision_config", "text_config") if self.variants)
+        kinds = tuple(None if part is None else part.values.get("model_type") for part in parts)
+        return next((row for own, row in self.variants.items() if own == kinds), self)

@@ -22,8 +22,8 @@ class TowerRow:
     maps Weft's names to those of the checkpoint, as in `DecoderNames`. `@` in them stands for one of `towers`, the
     possible beginnings of the tower's own tensors, and `prefixes` are those of all. `unbiased` are linear layers
     without a bias, and `bare` are matrices stored as [in, out] and without `.weight`, both by Weft's names. `ignored`
-    tensors, by their beginnings, are not used. `has_frames`: patches are stored with the dimension of frames.
-    `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
+    tensors, by their beginnings as in `names`, are not used. `has_frames`: patches are stored with the dimension of
+    frames. `has_flat_patches`: patches are stored as rows of pixels, each with its channels.
     """
 
     read: Callable[[Fields, Fields, int], TowerSpec]

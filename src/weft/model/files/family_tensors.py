@@ -12,7 +12,7 @@ from weft.model.files.layout import decoder_layout, encoder_layout, shared_keys
 from weft.model.files.match import Matched, match_tensors
 from weft.model.files.safetensors_files import StoredTensor, find_tensors
 from weft.model.files.tensor_plan import TensorPlan
-from weft.model.files.tower_layout import tower_layout
+from weft.model.files.tower_layout import tower_layout, unused_of
 from weft.model.pooling import PoolingSpec
 from weft.model.quantized.config import read_quantization
 from weft.model.spec import ModelSpec
@@ -74,9 +74,7 @@ def _ignored_of_tower(row: TowerRow | None, spec: ModelSpec) -> tuple[str, ...]:
     """Returns the name prefixes of a tower's unused tensors: all of its tensors if the spec has no tower."""
     if row is None:
         return ()
-    return (
-        row.leads if spec.tower is None else tuple(p + i for p in row.prefixes for i in row.ignored)
-    )
+    return row.leads if spec.tower is None else unused_of(spec.tower, row)
 
 
 def _drafting_layers(

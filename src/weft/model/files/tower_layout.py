@@ -27,6 +27,18 @@ def tower_layout(spec: TowerSpec, row: TowerRow, stored: Collection[str]) -> tup
     return tuple(_Plans(spec, replace(row, names={**names, **parts})).all())
 
 
+def unused_of(spec: TowerSpec, row: TowerRow) -> tuple[str, ...]:
+    """Returns the beginnings of the names of tensors that a tower of this kind may have, and that are not read."""
+    layers = range(spec.num_layers, spec.num_layers + spec.num_unused_layers)
+    unused = (*row.ignored, *(row.names["layer"].format(index) for index in layers))
+    return tuple(
+        prefix + name.replace("@", tower)
+        for prefix in row.prefixes
+        for tower in row.towers
+        for name in unused
+    )
+
+
 class _Plans:
     """Makes the plans of a tower's tensors from a row with complete names."""
 
@@ -39,6 +51,9 @@ class _Plans:
             yield self._tensor(
                 "positions", names["positions"], spec.num_position_rows, spec.hidden_size
             )
+        if spec.has_class_row:
+            source = names["class"]
+            yield TensorPlan("tower.class", source, (spec.hidden_size,), 0, spec.hidden_size)
         for name, is_there in (("embed_norm", spec.has_first_norm), ("norm", spec.has_last_norm)):
             if is_there:
                 yield from self._norm(name, names[name], spec.norm, spec.hidden_size)

@@ -101,6 +101,10 @@ class TowerSpec:
     The MLP's activation takes its input times `activation_factor`, and its result is divided by this number.
     `num_positions` is the side of the learned grid of positions; 0: none. `rope_theta` is not used without rope.
 
+    With `has_class_row` a learned row is before the patches of each picture in all layers, has the first learned
+    position, and is dropped behind the layers; a picture has one frame then. `num_unused_layers` are in the checkpoint
+    behind the layers, and are not read.
+
     The rows after each of `deepstack_layers` go through a merger of their own, whose norm applies to joined patches.
     Their results follow the row of the token itself: the decoder adds them after its first layers.
 
@@ -137,6 +141,8 @@ class TowerSpec:
     has_first_norm: bool = False  # of the patches, before the first layer
     has_last_norm: bool = False  # of the rows, after the last layer
     num_positions: int = 0
+    has_class_row: bool = False
+    num_unused_layers: int = 0
     resampling: Resampling = Resampling.EXACT
     rope: TowerRope = TowerRope.NONE
     rope_theta: float = 10000.0
@@ -171,7 +177,9 @@ class TowerSpec:
     @property
     def num_position_rows(self) -> int:
         """Number of learned positions."""
-        return self.num_positions if self.has_conv_stem else self.num_positions**2
+        if self.has_conv_stem:
+            return self.num_positions
+        return self.num_positions**2 + self.has_class_row
 
     @property
     def patch_dim(self) -> int:

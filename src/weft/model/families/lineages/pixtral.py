@@ -1,4 +1,4 @@
-"""Family rows of Pixtral and Mistral 3: Mistral's text models, with a tower that rotates patches by row and column."""
+"""Family rows of LLaVA with CLIP's tower, and of Pixtral and Mistral 3, whose tower rotates patches."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,13 @@ from types import MappingProxyType
 from weft.model.families.encoder_families import read_activation
 from weft.model.families.family import Family
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
-from weft.model.families.tower import TowerRow, read_heads, read_num_layers, read_width
+from weft.model.families.tower import (
+    TowerRow,
+    read_heads,
+    read_mlp_activation,
+    read_num_layers,
+    read_width,
+)
 from weft.model.fields import Fields
 from weft.model.switches import Norm
 from weft.model.towers.spec import Projector, TowerRope, TowerSpec
@@ -24,9 +30,75 @@ _VISION: Mapping[str, object] = {
 }
 
 
+_CLIP: Mapping[str, object] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+# Of Llama, whose own files always have these.
+_LLAVA_TEXT: Mapping[str, object] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+
+
+def _read_clip(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
+    vision = Fields({**_CLIP, **vision.values}, vision.where)
+    top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
+    if top.values.get("vision_feature_select_strategy", "default") != "default":
+        top.refuse("vision_feature_select_strategy", "default, the rows of patches")
+    hidden = read_width(vision, "hidden_size")
+    patch, total = (
+        vision.integer("patch_size", high=1024),
+        read_num_layers(vision, "num_hidden_layers"),
+    )
+    num_layers = _num_layers(top, total)
+    activation, factor = read_mlp_activation(vision, "hidden_act")
+    return TowerSpec(
+        patch_size=patch,
+        num_channels=vision.integer("num_channels", high=64),
+        hidden_size=hidden,
+        intermediate_size=read_width(vision, "intermediate_size"),
+        num_layers=num_layers,
+        num_unused_layers=total - num_layers,
+        num_heads=read_heads(vision, "num_attention_heads", hidden, unit=1),
+        norm_eps=vision.number("layer_norm_eps"),
+        activation=activation,
+        activation_factor=factor,
+        has_first_norm=True,
+        has_class_row=True,
+        num_positions=vision.integer("image_size", low=patch, high=2**16) // patch,
+        merge=1,
+        projector=Projector.MLP,
+        projector_inner=hidden_size,
+        projector_activation=read_activation(top, "projector_hidden_act"),
+        has_projector_norm=False,
+        has_projector_bias=top.flag_or("multimodal_projector_bias", True),
+        output_size=hidden_size,
+        image_token_id=_image_token_id(top),
+    )
+
+
+def _num_layers(top: Fields, total: int) -> int:
+    """Returns the number of layers up to the rows that the projector takes."""
+    layer = top.values.get("vision_feature_layer", -2)
+    if type(layer) is not int or not (-total <= layer < 0 or 0 < layer <= total):
+        top.refuse("vision_feature_layer", f"a number from -{total} to {total}, and not 0")
+    return layer if layer > 0 else total + 1 + layer
+
+
 def _read_llava(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     if vision.values.get("model_type") != "pixtral":
-        vision.refuse("model_type", "pixtral; other towers of LLaVA are not implemented")
+        vision.refuse("model_type", "pixtral or clip_vision_model, as towers of LLaVA")
     _check_selection(top, default=-2)
     if top.values.get("vision_feature_select_strategy", "default") != "full":
         top.refuse("vision_feature_select_strategy", "full, the rows of all patches")
@@ -56,7 +128,6 @@ def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     if vision.integer_or("head_dim", hidden // heads) != hidden // heads:
         vision.refuse("head_dim", f"{hidden // heads}, as hidden_size and num_attention_heads say")
     rope = vision.object("rope_parameters") or vision
-    key = "image_token_index" if top.has("image_token_index") else "image_token_id"
     return TowerSpec(
         patch_size=vision.integer("patch_size", high=1024),
         num_channels=vision.integer("num_channels", high=64),
@@ -78,8 +149,13 @@ def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
         has_projector_norm=False,
         has_projector_bias=top.flag_or("multimodal_projector_bias", True),
         output_size=hidden_size,
-        image_token_id=top.integer_or(key, 32000, low=0),
+        image_token_id=_image_token_id(top),
     )
+
+
+def _image_token_id(top: Fields) -> int:
+    key = "image_token_index" if top.has("image_token_index") else "image_token_id"
+    return top.integer_or(key, 32000, low=0)
 
 
 def _check_selection(top: Fields, *, default: int) -> None:
@@ -110,6 +186,30 @@ _TOWER = TowerRow(
     others=("multi_modal_projector.",),
     unbiased=frozenset({"project.patch.down", "q", "k", "v", "o", "gate", "up", "down"}),
 )
+_CLIP_TOWER = TowerRow(
+    read=_read_clip,
+    names={
+        "project.patch.down": "@embeddings.patch_embedding",
+        "class": "@embeddings.class_embedding",
+        "positions": "@embeddings.position_embedding",
+        "embed_norm": "@pre_layrnorm",
+        "layer": "@encoder.layers.{}.",
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "o": "self_attn.out_proj",
+        "attention_norm_before": "layer_norm1",
+        "mlp_norm_before": "layer_norm2",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+        "project.merger.up": "multi_modal_projector.linear_1",
+        "project.merger.down": "multi_modal_projector.linear_2",
+    },
+    towers=("vision_tower.vision_model.", "vision_tower."),
+    others=("multi_modal_projector.",),
+    unbiased=frozenset({"project.patch.down"}),
+    ignored=("@post_layernorm.", "@embeddings.position_ids"),
+)
 _MISTRAL_TOWER = replace(
     _TOWER,
     read=_read_mistral,
@@ -128,10 +228,25 @@ _PIXTRAL = replace(
     text_types=("mistral",),
     tower=_TOWER,
 )
+_LLAVA = replace(_PIXTRAL, tower=_CLIP_TOWER)
+_LLAVA_LLAMA = replace(
+    LLAMA_FAMILIES["llama"],
+    architecture=_PIXTRAL.architecture,
+    defaults={**LLAMA_FAMILIES["llama"].defaults, **_LLAVA_TEXT},
+    prefixes=_PIXTRAL.prefixes,
+    text_types=("llama",),
+    tower=_CLIP_TOWER,
+)
 
 PIXTRAL_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "llava": _PIXTRAL,
+        "llava": replace(
+            _PIXTRAL,
+            variants={
+                ("clip_vision_model", "llama"): _LLAVA_LLAMA,
+                ("clip_vision_model", "mistral"): _LLAVA,
+            },
+        ),
         "mistral3": replace(
             _PIXTRAL, architecture="Mistral3ForConditionalGeneration", tower=_MISTRAL_TOWER
         ),
