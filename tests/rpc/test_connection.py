@@ -1,15 +1,22 @@
 """How a client reaches a server, and with which keys."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import RequestReceived
 
 from tests.doubles.fake_engine import FakeEngine, reference_tokens
 from tests.rpc.calls import PROMPT, served
 from tests.rpc.test_client import TOKENIZER_FILES, collect, failure
-from weft.core.errors import ConfigError, Unauthenticated, Unavailable, Unsupported
+from weft.core.errors import ConfigError, EngineLost, Unauthenticated, Unavailable, Unsupported
+from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
-from weft.rpc.connection import Credentials
+from weft.rpc.connection import Connection, Credentials
+from weft.rpc.methods import FINGERPRINT_METADATA
 
 
 async def test_control_calls_bring_the_control_key(engine: FakeEngine):
@@ -66,3 +73,54 @@ async def test_unreadable_authority_is_named(tmp_path: Path):
         await RpcClient.connect(
             "localhost:1", credentials=Credentials(tls_ca=tmp_path / "none.pem")
         )
+
+
+class ResettingServer(asyncio.Protocol):
+    """Answers a call with one empty message, and resets it when told, as a proxy does whose server was killed."""
+
+    def __init__(self):
+        self.closed = asyncio.Event()
+        self._http2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self._http2.initiate_connection()
+        self._send()
+
+    def connection_lost(self, error):
+        self.closed.set()
+
+    def data_received(self, data):
+        for event in self._http2.receive_data(data):
+            if isinstance(event, RequestReceived):
+                self._stream_id = event.stream_id
+                headers = [(":status", "200"), ("content-type", "application/grpc")]
+                self._http2.send_headers(self._stream_id, [*headers, (FINGERPRINT_METADATA, "f")])
+                self._http2.send_data(self._stream_id, bytes(5))
+        self._send()
+
+    def reset(self):
+        self._http2.reset_stream(self._stream_id, ErrorCodes.INTERNAL_ERROR)
+        self._send()
+
+    def _send(self):
+        self.transport.write(self._http2.data_to_send())
+
+
+async def test_a_stream_that_a_proxy_resets_is_lost_and_can_be_continued():
+    """Envoy resets the streams of a worker that was killed; there is no status then."""
+    proxy = ResettingServer()
+    listening = await asyncio.get_running_loop().create_server(lambda: proxy, "127.0.0.1", 0)
+    async with listening:
+        connection = Connection(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        responses = connection.stream("Generate", pb.GenerateRequest())
+        try:
+            await anext(responses)
+            proxy.reset()
+            with pytest.raises(EngineLost, match="has reset the call") as lost:
+                await anext(responses)
+        finally:
+            await connection.close()
+            proxy.transport.abort()
+            await proxy.closed.wait()
+    assert lost.value.fingerprint == "f"

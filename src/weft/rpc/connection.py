@@ -29,6 +29,10 @@ _UNAVAILABLE = (
     grpc.StatusCode.UNAVAILABLE,
 )
 
+# In the details of a call whose stream was reset. A proxy resets streams of a server that has ended.
+_RESET = "RST_STREAM"
+_RESET_CODES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+
 _INFO_REQUEST = pb.GetServerInfoRequest(weft_with_fingerprint=True)
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
@@ -162,10 +166,12 @@ class Connection:
         try:
             yield
         except grpc.aio.AioRpcError as error:
+            detail = error.details() or error.code().name
+            if error.code() in _RESET_CODES and _RESET in detail:
+                raise Unavailable(f"{self.target} has reset the call: {detail}") from error
             # Some servers report a dead engine as INTERNAL only.
             if error.code() is grpc.StatusCode.INTERNAL and not await self._is_healthy():
                 raise EngineDead(f"the engine of {self.target} has stopped") from error
-            detail = error.details() or error.code().name
             raise to_error(error.code(), detail, error.trailing_metadata() or ()) from error
 
     async def _is_healthy(self) -> bool:
