@@ -1,7 +1,7 @@
 """Mixed streams while everything that can end does so at random moments: `python -m tests.soak.failover`.
 
-The streams are divided between three sites: a server with engines and a node, a server with several API servers, and
-workers behind a gateway. Each answer must be that of an undisturbed run.
+The streams are divided between four sites: a server with engines and a node, a server with several API servers,
+workers behind a gateway, and the workers of `weft up`. Each answer must be that of an undisturbed run.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from tests.soak import api_servers, kills, workers
+from tests.soak import api_servers, kills, up, workers
 from tests.soak.kills import Plan
 
 # By name: the ways in which processes of a site end, its engines and its nodes, and the function that runs it.
@@ -17,6 +17,7 @@ SITES: dict[str, tuple[Sequence[str], int, int, Callable[[Plan], Awaitable[str]]
     "nodes": (kills.WAYS, 2, 1, kills.soak),
     "API servers": (api_servers.WAYS, 2, 0, api_servers.soak_api_servers),
     "gateway": (workers.WAYS, 0, 3, workers.roll),
+    "up": (up.WAYS, 0, 3, up.soak_up),
 }
 
 
