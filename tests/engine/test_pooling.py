@@ -242,7 +242,7 @@ def test_the_authors_length_is_the_default():
 
 
 def test_numbers_that_are_none_end_their_request_only(tmp_path):
-    """A token whose embedding overflows fails its own request; those beside it do not notice."""
+    """A token whose embedding overflows fails its own request, which is counted; those beside it do not notice."""
     make_model("bert", "Model").save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["embeddings.word_embeddings.weight"] = tensors[
@@ -257,6 +257,8 @@ def test_numbers_that_are_none_end_their_request_only(tmp_path):
         with pytest.raises(GenerationError, match="not numbers"):
             llm.embed([[7, 7], *good])
         assert llm.embed(good) == expected
+        [corrupted] = [one.value for one in llm.get_metrics() if "corrupted" in one.name]
+        assert corrupted == 1
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 import asyncio
 from contextlib import aclosing
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 
 from tests.contract.engines import resolved
 from tests.doubles.whisper import CLIP_S, sound, write_whisper
-from weft.core.errors import BadRequest, ConfigError, Unsupported
+from weft.core.errors import BadRequest, ConfigError, GenerationError, Unsupported
 from weft.core.values.media import Owner
 from weft.core.values.speech import Speech, SpeechTask
 from weft.core.values.types import OutputKind, RequestOptions, SamplingParams
@@ -249,3 +250,17 @@ async def test_english_alone_has_no_languages(tmp_path):
     finally:
         client.shutdown(timeout=0)
         await client.wait_closed()
+
+
+async def test_a_sound_that_the_encoder_cannot_compute_ends_its_own_request(client, monkeypatch):
+    """As without memory. The next request with this recording is answered as ever."""
+
+    def failing(runner, outputs, config):
+        with patch.object(type(runner), "remember", side_effect=MemoryError):
+            compute_outputs(runner, outputs, config)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(step_forward, "compute_outputs", failing)
+        with pytest.raises(GenerationError, match="could not compute this sound: MemoryError"):
+            await hear(client, sound(1.1), request_id="bad")
+    assert contents(await hear(client, sound(1.1))) == contents(await hear(client, sound(1.1)))
