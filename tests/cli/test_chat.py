@@ -143,6 +143,7 @@ def test_pictures_go_with_the_next_message(seeing: Server, state: dict[str, str]
         for typed, shown in (
             ("/image", "error: give a file: /image FILE"),
             (f"/image {tmp_path}/none.png", "No such file"),
+            ("/video", "error: give a file: /video FILE"),
             (f"/image {tmp_path}/red.png", "[red.png goes with the next message]"),
             (ask, "Red."),
             ("/regen", "Red."),

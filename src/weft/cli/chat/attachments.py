@@ -1,4 +1,4 @@
-"""Pictures of a conversation: files that are sent with a message, as parts of OpenAI's form."""
+"""Pictures, videos and sounds of a conversation: files that are sent with a message, as parts of a chat's messages."""
 
 import base64
 import mimetypes
@@ -6,30 +6,33 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from weft.core.errors import BadRequest
+from weft.core.values.media import Modality
 
-# What a message says: text alone, or pictures and text as parts.
+# What a message says: text alone, or media and text as parts.
 Said: TypeAlias = str | list[dict[str, Any]]
 _MAX_BYTES = 8 * 2**20  # of a file: in base64 it fits the body of a request
+WORDS: dict[Modality, str] = {"image": "picture", "video": "video", "audio": "sound"}
+_MARKS = {f"{modality}_url": f"[{word}]" for modality, word in WORDS.items()}
 
 
-def read_picture(path: Path) -> dict[str, Any]:
+def read_attachment(path: Path, modality: Modality) -> dict[str, Any]:
     """Returns the part for a file; raises `BadRequest` for one that is too large, and `OSError`."""
     with path.open("rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise BadRequest("image", f"a picture may have at most {_MAX_BYTES >> 20} MiB")
+        raise BadRequest(modality, f"a {WORDS[modality]} may have at most {_MAX_BYTES >> 20} MiB")
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": f"{modality}_url", f"{modality}_url": {"url": url}}
 
 
-def with_pictures(text: str, pictures: list[dict[str, Any]]) -> Said:
-    """Returns what a message says: its pictures, and its text after them."""
-    return [*pictures, {"type": "text", "text": text}] if pictures else text
+def with_attachments(text: str, attachments: list[dict[str, Any]]) -> Said:
+    """Returns what a message says: its media, and its text after them."""
+    return [*attachments, {"type": "text", "text": text}] if attachments else text
 
 
 def text_of(said: Said) -> str:
-    """Returns the text of a message for people to read, with a mark for each picture."""
+    """Returns the text of a message for people to read, with a mark for each picture, video or sound."""
     if isinstance(said, str):
         return said
-    return "\n".join(part.get("text", "[picture]") for part in said)
+    return "\n".join(_MARKS.get(part["type"]) or str(part["text"]) for part in said)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from weft.cli.chat.attachments import read_picture, text_of, with_pictures
+from weft.cli.chat.attachments import WORDS, read_attachment, text_of, with_attachments
 from weft.cli.chat.conversation import Conversation
 from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions
 from weft.cli.process.state import state_file
 from weft.core.errors import BadRequest
 from weft.core.observe.terminal import say
+from weft.core.values.media import Modality
 from weft.text.parsers.parts import Content, Reasoning
 
 _PROMPT = "> "
@@ -44,12 +46,18 @@ class ChatSession:
         self._is_verbose = options.verbose
         self._screen = Screen(options.reasoning, "/reasoning")
         self._was_interrupted = False
-        self._pictures: list[dict[str, Any]] = []  # of the next message
+        self._attachments: list[dict[str, Any]] = []  # of the next message
         self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
             "/help": ("list the commands", self._help),
             "/clear": ("clear the conversation; keep the system message", self._clear),
             "/system": ("TEXT: set the system message; show it without TEXT", self._system),
-            "/image": ("FILE: show a picture with the next message; repeatable", self._add_picture),
+            **{
+                f"/{modality}": (
+                    f"FILE: send a {word} with the next message; repeatable",
+                    partial(self._attach, modality),
+                )
+                for modality, word in WORDS.items()
+            },
             "/regen": ("answer the last message again", self._regenerate),
             "/reasoning": ("show the reasoning of the last answer", self._unfold),
             "/verbose": (
@@ -105,8 +113,8 @@ class ChatSession:
     def _take(self, text: str) -> None:
         name, _, rest = text.partition(" ")
         if not text.startswith("/") or text.startswith("//"):
-            said = with_pictures(text.removeprefix("/"), self._pictures)
-            self._pictures = []
+            said = with_attachments(text.removeprefix("/"), self._attachments)
+            self._attachments = []
             self._answer(self._talk.say(said))
         elif name in self._commands:
             self._commands[name][1](rest.strip())
@@ -146,16 +154,16 @@ class ChatSession:
     def _clear(self, rest: str) -> None:
         del rest
         self._talk.clear()
-        self._pictures = []
+        self._attachments = []
         self._screen.note("conversation cleared")
 
-    def _add_picture(self, rest: str) -> None:
+    def _attach(self, modality: Modality, rest: str) -> None:
         if not rest:
-            say("error: give a file: /image FILE", file=sys.stderr)
+            say(f"error: give a file: /{modality} FILE", file=sys.stderr)
             return
         path = Path(rest).expanduser()
         try:
-            self._pictures.append(read_picture(path))
+            self._attachments.append(read_attachment(path, modality))
         except OSError as err:
             say(f"error: {path}: {err.strerror}", file=sys.stderr)
         except BadRequest as err:
