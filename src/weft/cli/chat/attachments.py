@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from weft.core.errors import BadRequest
-from weft.core.values.media import Modality
+from weft.core.values.media import WORDS, Modality
 
 # What a message says: text alone, or media and text as parts.
 Said: TypeAlias = str | list[dict[str, Any]]
 _MAX_BYTES = 8 * 2**20  # of a file: in base64 it fits the body of a request
-WORDS: dict[Modality, str] = {"image": "picture", "video": "video", "audio": "sound"}
 _MARKS = {f"{modality}_url": f"[{word}]" for modality, word in WORDS.items()}
 
 

@@ -18,14 +18,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from weft.cli.chat.attachments import WORDS, read_attachment, text_of, with_attachments
+from weft.cli.chat.attachments import read_attachment, text_of, with_attachments
 from weft.cli.chat.conversation import Conversation
 from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions
 from weft.cli.process.state import state_file
 from weft.core.errors import BadRequest
 from weft.core.observe.terminal import say
-from weft.core.values.media import Modality
+from weft.core.values.media import WORDS, Modality
 from weft.text.parsers.parts import Content, Reasoning
 
 _PROMPT = "> "

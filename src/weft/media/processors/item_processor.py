@@ -9,9 +9,9 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.values.media import PROCESSOR_KWARGS, Media, Modality
-from weft.core.values.pictures import ItemSettings, ItemTokens, PreparedItem, Videos
+from weft.core.values.pictures import ItemSettings, ItemTokens, PreparedItem, Tile, Videos
 from weft.media.limits import MediaLimits
-from weft.media.processors.pieces import Encode
+from weft.media.processors.pieces import Encode, Piece, runs_of, to_token_ids
 
 Settings = TypeVar("Settings", bound=ItemSettings | Videos)
 
@@ -40,6 +40,24 @@ class ItemProcessor(ABC, Generic[Settings]):
 
         Raises `BadRequest` for a file that cannot be read.
         """
+
+    def of_tiles(
+        self,
+        digest: str,
+        tiles: list[Tile],
+        pieces: list[Piece],
+        frame: tuple[int, int] | None = None,
+    ) -> PreparedItem:
+        """Returns the item with these tiles and the tokens of these pieces; `frame` is as in `PreparedItem`."""
+        token_ids = to_token_ids(pieces, self.encode)
+        return PreparedItem(
+            modality=self.modality,
+            hash=digest,
+            token_ids=token_ids,
+            runs=runs_of(token_ids, self.tokens.placeholder),
+            tiles=tiles,
+            frame=frame,
+        )
 
     @property
     @abstractmethod

@@ -24,7 +24,7 @@ from weft.media.processors.lines import line_pieces, line_tiles
 from weft.media.processors.middles import middle_pieces, middle_tiles
 from weft.media.processors.native_size import native_pieces, native_tiles
 from weft.media.processors.native_tiles import native_grid, native_grid_pieces
-from weft.media.processors.pieces import Piece, runs_of, to_token_ids
+from weft.media.processors.pieces import Piece
 from weft.media.processors.squares import square_pieces, square_tiles
 from weft.media.processors.tiles import grid_pieces, grid_tiles
 
@@ -41,14 +41,7 @@ class PictureProcessor(ItemProcessor[PictureSettings]):
 
     def prepare(self, data: bytes, digest: str) -> PreparedItem:
         tiles, pieces = self._process(decode_picture(data))
-        token_ids = to_token_ids(pieces, self.encode)
-        return PreparedItem(
-            modality=WHAT,
-            hash=digest,
-            token_ids=token_ids,
-            runs=runs_of(token_ids, self.tokens.placeholder),
-            tiles=tiles,
-        )
+        return self.of_tiles(digest, tiles, pieces)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from weft.media.limits import MediaLimits, check_prepared
 from weft.media.pictures import Picture
 from weft.media.processors.item_processor import ItemProcessor, refused_argument
 from weft.media.processors.patches import grid_of
-from weft.media.processors.pieces import Piece, runs_of, to_token_ids
+from weft.media.processors.pieces import Piece
 from weft.media.processors.resizing import resized
 from weft.media.processors.video_frames import frame_indexes, frame_size, patch_times
 from weft.media.videos import WHAT, check_videos, decode_frames, read_facts
@@ -45,15 +45,8 @@ class VideoProcessor(ItemProcessor[Videos]):
             times = []
             rate = len(indexes) / facts.num_frames * facts.rate
             tiles = [Tile(*size, b"".join(frames), len(frames), self._time_step(rate))]
-        token_ids = to_token_ids(self._pieces(tiles, times), self.encode)
-        return PreparedItem(
-            modality=WHAT,
-            hash=digest,
-            token_ids=token_ids,
-            runs=runs_of(token_ids, self.tokens.placeholder),
-            tiles=tiles,
-            frame=self._frame if settings.is_timed else None,
-        )
+        frame = self._frame if settings.is_timed else None
+        return self.of_tiles(digest, tiles, self._pieces(tiles, times), frame)
 
     @property
     def arguments(self) -> tuple[str, ...]:
