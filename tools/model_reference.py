@@ -188,11 +188,14 @@ def _mamba() -> str:
         + ", is beside it in all layers of "
         + _families(lambda family: family.recurrence == "beside")
         + ", and alone in "
-        + _families(lambda family: not family.has_attention)
+        + _families(lambda family: not family.has_attention and family.recurrence == "mamba")
         + ". The states are stored in slots, as for gated delta nets. All linear layers may be quantized, "
         "including "
         "the projection of the time steps. Checkpoints of `granitemoehybrid` that have attention in all layers are "
-        "served like other decoders (docs/decisions/0052). Factors that a config has for the rows of matrices are "
+        "served like other decoders (docs/decisions/0052). The first **Mamba** is alone in "
+        + _families(lambda family: family.recurrence == "mamba1")
+        + "; the two matrices between its convolution and its states are computed in float32, and are never quantized "
+        "(docs/decisions/0134). Factors that a config has for the rows of matrices are "
         "multiplied into the weights when they are read, so such weights may not be quantized in the checkpoint "
         "(docs/decisions/0123)."
     )

@@ -211,6 +211,8 @@ struct Kernels {
     void (*gate_outputs)(const float* gates, void* row, int count);
     void (*convolve_channels)(const ChannelsTask&);
     void (*mamba_scan)(const MambaScanTask&);
+    void (*mamba1_row)(const Mamba1RowTask&);
+    void (*mamba1_scan)(const Mamba1ScanTask&);
     void (*delta_row)(const DeltaRowTask&);
     void (*delta_scan)(const DeltaScanTask&);
     void (*gated_norm)(const GatedNormTask&);

@@ -47,6 +47,37 @@ struct MambaScanTask {
     float max_step;
 };
 
+// The first Mamba: makes B and C of a convolved row, and a time step of each channel.
+struct Mamba1RowTask {
+    const float* x;  // [inner_size]
+    int inner_size;
+    int state_dim;
+    int step_rank;
+    const float* step_in;  // [made_size][inner_size]
+    const float* step_out;  // [inner_size][step_rank]
+    const float* step_bias;  // [inner_size]
+    bool has_norms;
+    float eps;
+    float* steps;  // [inner_size]
+    float* made;  // [step_rank], then B and C [state_dim]
+};
+
+// Runs rows of a sequence through the vectors of a block of at most `kScanColumns` channels. The outputs replace x.
+struct Mamba1ScanTask {
+    float* matrix;  // [state_dim][head_dim]
+    int state_dim;
+    int head_dim;
+    int num_rows;
+    float* x;
+    const float* steps;
+    const float* b;
+    const float* c;
+    std::ptrdiff_t stride;  // floats between x, time steps, B and C of successive rows
+    const float* a_log;  // [head_dim][state_dim]
+    float* rates;  // room for [state_dim][head_dim]
+    const float* skip;  // [head_dim]
+};
+
 // Gated delta nets: norms queries and keys of one row to length 1, and replaces b and a by each head's update rate
 // and decay.
 struct DeltaRowTask {

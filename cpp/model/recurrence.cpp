@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::int64_t kMostColumns = 1 << 24;
 constexpr std::int64_t kMostState = 1 << 26;
+constexpr std::int64_t kMostWeights = 1 << 30;  // of a matrix between convolution and heads
 
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must be " + allowed);
@@ -35,6 +36,7 @@ RecurrentSizes sizes_of(const MambaSpec& mamba) {
     sizes.inner_size = inner;
     sizes.num_scales = mamba.is_normed ? inner : 0;
     sizes.num_skips = mamba.num_heads;
+    sizes.num_decays = sizes.num_steps = mamba.num_heads;
     sizes.head_state = static_cast<std::ptrdiff_t>(mamba.state_dim) * mamba.head_dim;
     return sizes;
 }
@@ -50,7 +52,27 @@ RecurrentSizes sizes_of(const DeltaSpec& delta) {
     sizes.first_output = 2 * delta.keys_size();
     sizes.inner_size = delta.inner_size();
     sizes.num_scales = delta.value_size;
+    sizes.num_decays = sizes.num_steps = delta.num_value_heads;
     sizes.head_state = static_cast<std::ptrdiff_t>(delta.key_size) * delta.value_size;
+    return sizes;
+}
+
+RecurrentSizes sizes_of(const Mamba1Spec& mamba) {
+    const int inner = mamba.inner_size;
+    RecurrentSizes sizes{};
+    sizes.num_heads = mamba.num_heads();
+    sizes.made = 2 * inner;
+    sizes.num_matrices = 1;
+    sizes.conv_size = inner;
+    sizes.conv_width = mamba.conv_width;
+    sizes.inner_size = inner;
+    sizes.num_skips = sizes.num_steps = inner;
+    sizes.num_decays = inner * mamba.state_dim;
+    sizes.num_step_in = static_cast<std::ptrdiff_t>(mamba.made_size()) * inner;
+    sizes.num_step_out = static_cast<std::ptrdiff_t>(mamba.step_rank) * inner;
+    sizes.has_rates = true;
+    sizes.num_between = inner + mamba.made_size();
+    sizes.head_state = static_cast<std::ptrdiff_t>(mamba.state_dim) * mamba.head_dim();
     return sizes;
 }
 
@@ -71,6 +93,16 @@ void check_kind(const DeltaSpec& delta) {
     const std::int64_t keys = static_cast<std::int64_t>(delta.num_key_heads) * delta.key_size;
     const std::int64_t inner = static_cast<std::int64_t>(delta.num_value_heads) * delta.value_size;
     check_rest("delta", 2 * (keys + inner + delta.num_value_heads), inner * delta.key_size, delta.conv_width);
+}
+
+void check_kind(const Mamba1Spec& mamba) {
+    for (const int size : {mamba.inner_size, mamba.state_dim, mamba.step_rank})
+        need(is_size(size), "mamba1: inner_size, state_dim and step_rank", "from 1 to 2^24");
+    need(mamba.step_eps >= 0, "mamba1: step_eps", "0 or more");
+    const std::int64_t inner = mamba.inner_size;
+    const std::int64_t made = mamba.step_rank + 2 * static_cast<std::int64_t>(mamba.state_dim);
+    need(inner * made <= kMostWeights, "mamba1: step_rank", "small enough for 2^30 weights");
+    check_rest("mamba1", 2 * inner + made, inner * mamba.state_dim, mamba.conv_width);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <numeric>
 #include <variant>
 
 #include "kernels/kernels.h"
@@ -25,6 +26,22 @@ struct MambaSpec {
     int inner_size() const { return num_heads * head_dim; }
 };
 
+// See `weft.model.recurrence.Mamba1Spec`.
+struct Mamba1Spec {
+    int inner_size = 0;
+    int state_dim = 0;
+    int step_rank = 0;
+    int conv_width = 0;
+    bool has_norms = false;
+    float step_eps = 0;
+
+    // Channels of a block, which counts as a head.
+    int head_dim() const { return std::gcd(inner_size, 32); }
+    int num_heads() const { return inner_size / head_dim(); }
+    // Numbers that are made of a convolved row: for time steps, B and C.
+    int made_size() const { return step_rank + 2 * state_dim; }
+};
+
 // See `weft.model.recurrence.DeltaSpec`. `is_by_key_head` describes stored matrices: rows of a step always have
 // queries of all heads first, then keys, values and gates.
 struct DeltaSpec {
@@ -40,7 +57,7 @@ struct DeltaSpec {
     int group() const { return num_value_heads / num_key_heads; }
 };
 
-using RecurrentSpec = std::variant<MambaSpec, DeltaSpec>;
+using RecurrentSpec = std::variant<MambaSpec, DeltaSpec, Mamba1Spec>;
 
 constexpr int kMostConvWidth = 64;  // limit for every short convolution
 
@@ -58,6 +75,13 @@ struct RecurrentSizes {
     // Weights that scale the outputs: one for each element, one for each element of a head, or none.
     int num_scales;
     int num_skips;  // weights that bypass the state; 0: none
+    int num_decays;  // logarithms of decays
+    int num_steps;  // time steps, each with a bias
+    // Weights of the matrices that make time steps, B and C of a convolved row, and time steps of low rank; 0: none.
+    std::ptrdiff_t num_step_in;
+    std::ptrdiff_t num_step_out;
+    bool has_rates;  // each float of a head's state has a decay of its own
+    int num_between;  // floats of a row between the convolution and the heads, behind the channels
     std::ptrdiff_t head_state;  // floats of state per head
 
     int padded_inner() const { return round_up(inner_size, kLanes); }
@@ -66,7 +90,8 @@ struct RecurrentSizes {
     int row_size() const { return unrounded == 0 ? made : first_unrounded() + round_up(unrounded, kPanelColumns); }
     int channels_size() const {
         const int outputs = first_output + padded_inner();
-        return outputs > conv_size ? outputs : conv_size;
+        const int channels = conv_size + num_between;
+        return outputs > channels ? outputs : channels;
     }
     // Number of floats per sequence: rows that the convolution looks back at, then the matrices of heads.
     std::ptrdiff_t kept_channels() const { return static_cast<std::ptrdiff_t>(conv_width - 1) * conv_size; }

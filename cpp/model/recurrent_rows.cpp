@@ -23,9 +23,11 @@ void check_sizes(const RecurrentSizes& sizes, const LayerWeights& weights, std::
                       out.size() == num_rows * count(sizes.inner_size) && state.size() == count(sizes.state_size()) &&
                       weights.conv.size() == count(sizes.conv_width) * count(sizes.conv_size) &&
                       (weights.conv_bias.empty() || weights.conv_bias.size() == count(sizes.conv_size)) &&
-                      vectors.step_bias.size() == count(sizes.num_heads) &&
-                      vectors.a_log.size() == count(sizes.num_heads) && vectors.skip.size() == count(sizes.num_skips) &&
-                      vectors.output_scale.size() == count(sizes.num_scales);
+                      vectors.step_bias.size() == count(sizes.num_steps) &&
+                      vectors.a_log.size() == count(sizes.num_decays) && vectors.skip.size() == count(sizes.num_skips) &&
+                      vectors.output_scale.size() == count(sizes.num_scales) &&
+                      vectors.step_in.size() == count(sizes.num_step_in) &&
+                      vectors.step_out.size() == count(sizes.num_step_out);
     if (!fits) throw std::invalid_argument("rows, state, out and weights must have the sizes of the layer");
 }
 

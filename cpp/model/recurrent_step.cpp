@@ -24,6 +24,7 @@ void RecurrentStep::run(const RecurrentSpec& spec, const LayerWeights& weights, 
     const int num_heads = layer.sizes.num_heads;
     if (!parts_.batch.num_state_rows.empty())
         drafted_.resize(static_cast<std::size_t>(parts_.pool.size() * layer.sizes.head_state));
+    if (layer.sizes.has_rates) rates_.resize(static_cast<std::size_t>(parts_.pool.size() * layer.sizes.head_state));
     parts_.pool.share(num_sequences * num_heads, 1, [&](int thread, int begin, int end) {
         for (int task = begin; task < end; task++) scan(layer, task / num_heads, task % num_heads, thread);
     });
@@ -70,8 +71,9 @@ void RecurrentStep::scan(const Layer& layer, int sequence, int head, int thread)
     const int end = parts_.batch.state_end(sequence);
     const std::ptrdiff_t size = layer.sizes.head_state;
     float* matrix = state(layer, sequence) + layer.sizes.kept_channels() + head * size;
+    float* rates = layer.sizes.has_rates ? rates_.data() + thread * size : nullptr;
     const auto go_through = [&](float* from, int first, int last) {
-        const Scan rows{from, head, last - first, parts_.convolved.floats(first), layer.wide.floats(first)};
+        const Scan rows{from, head, last - first, parts_.convolved.floats(first), layer.wide.floats(first), rates};
         std::visit([&](const auto& kind) { scan(layer, kind, rows); }, layer.spec);
     };
     go_through(matrix, row, end);

@@ -1,6 +1,6 @@
 // Layers with a recurrence over the rows of a step: rows are convolved, all at once; then each head goes through the
 // rows of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.arithmetic.mamba` and
-// `delta` give the same bits in numpy. mamba_step.cpp and delta_step.cpp have the parts that differ between kinds.
+// `delta` give the same bits in numpy. mamba_step.cpp, mamba1_step.cpp and delta_step.cpp have the parts that differ between kinds.
 #pragma once
 
 #include <vector>
@@ -51,6 +51,7 @@ private:
         int num_rows;
         float* channels;  // channels of the first row
         const float* made;  // products of the first row
+        float* rates;  // room for the rates of decay of the head's state, if it has them
     };
 
     template <class Work>
@@ -69,13 +70,17 @@ private:
     // outputs of all heads.
     void prepare(const Layer& layer, const MambaSpec& mamba, int row) const;
     void prepare(const Layer& layer, const DeltaSpec& delta, int row) const;
+    void prepare(const Layer& layer, const Mamba1Spec& mamba, int row) const;
     void scan(const Layer& layer, const MambaSpec& mamba, const Scan& rows) const;
     void scan(const Layer& layer, const DeltaSpec& delta, const Scan& rows) const;
+    void scan(const Layer& layer, const Mamba1Spec& mamba, const Scan& rows) const;
     GatedNormTask norm(const Layer& layer, const MambaSpec& mamba, int row) const;
     GatedNormTask norm(const Layer& layer, const DeltaSpec& delta, int row) const;
+    GatedNormTask norm(const Layer& layer, const Mamba1Spec& mamba, int row) const;
 
     const Parts parts_;
     std::vector<float> drafted_;  // by thread: the matrix of a head after drafts
+    std::vector<float> rates_;  // by thread: see `Scan`
 };
 
 }  // namespace weft

@@ -25,6 +25,8 @@ struct Products {
 
 Products products_of(const MambaSpec& mamba) { return {{{"mamba_in", sizes(mamba).made, 0}}, {}, "mamba_out"}; }
 
+Products products_of(const Mamba1Spec& mamba) { return {{{"mamba_in", sizes(mamba).made, 0}}, {}, "mamba_out"}; }
+
 Products products_of(const DeltaSpec& delta) {
     const int keys = delta.keys_size();
     const int inner = delta.inner_size();
@@ -86,10 +88,13 @@ void Weights::place_recurrence(const std::string& prefix, LayerWeights& layer, c
     place_matrix(prefix + products.out, {&last, 0, hidden, of.inner_size, Order::kPlain, dim});
     place_channels(prefix, layer, of.conv_width, of.conv_size);
     RecurrentWeights& vectors = layer.recurrent;
-    place_vector(prefix + "a_log", vectors.a_log, of.num_heads);
-    place_vector(prefix + "step_bias", vectors.step_bias, of.num_heads);
+    place_vector(prefix + "a_log", vectors.a_log, of.num_decays);
+    place_vector(prefix + "step_bias", vectors.step_bias, of.num_steps);
     if (of.num_scales > 0) place_vector(prefix + "output_scale", vectors.output_scale, of.num_scales);
     if (of.num_skips > 0) place_vector(prefix + "skip", vectors.skip, of.num_skips);
+    if (of.num_step_in == 0) return;
+    place_vector(prefix + "step_in", vectors.step_in, static_cast<int>(of.num_step_in));
+    place_vector(prefix + "step_out", vectors.step_out, static_cast<int>(of.num_step_out));
 }
 
 }  // namespace weft

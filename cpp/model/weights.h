@@ -33,6 +33,8 @@ struct RecurrentWeights {
     std::vector<float> a_log;
     std::vector<float> skip;
     std::vector<float> output_scale;
+    std::vector<float> step_in;  // [made_size][inner_size]
+    std::vector<float> step_out;  // [inner_size][step_rank]
 };
 
 struct LayerWeights {

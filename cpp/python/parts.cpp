@@ -30,8 +30,8 @@ void multiply_grouped(const std::string& path, const weft::GroupFormat& format, 
     weft::multiply_grouped(path, format, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
 
-// `vectors`: the convolution's weights by row that it looks at, its bias or none, and the vectors of heads and
-// outputs.
+// `vectors`: the convolution's weights by row that it looks at, its bias or none, the vectors of heads and outputs,
+// and the matrices of time steps.
 void recurrent_rows(const std::string& path, int num_threads, const weft::RecurrentSpec& recurrence, float norm_eps,
                     const std::vector<Row>& vectors, const Rows& rows, bool is_begun, const WritableRow& state,
                     Logits& out) {
@@ -41,8 +41,10 @@ void recurrent_rows(const std::string& path, int num_threads, const weft::Recurr
                                          &weights.recurrent.a_log,
                                          &weights.recurrent.step_bias,
                                          &weights.recurrent.skip,
-                                         &weights.recurrent.output_scale};
-    if (vectors.size() != std::size(parts)) throw std::invalid_argument("vectors must be six");
+                                         &weights.recurrent.output_scale,
+                                         &weights.recurrent.step_in,
+                                         &weights.recurrent.step_out};
+    if (vectors.size() != std::size(parts)) throw std::invalid_argument("vectors must be eight");
     for (std::size_t i = 0; i < vectors.size(); i++)
         parts[i]->assign(vectors[i].data(), vectors[i].data() + vectors[i].size());
     weft::recurrent_rows(path, num_threads, recurrence, norm_eps, weights, {rows.data(), rows.size()}, is_begun,

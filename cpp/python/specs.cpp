@@ -85,6 +85,14 @@ void bind_specs(nb::module_& module) {
         .def_rw("max_step", &weft::MambaSpec::max_step)
         .def_rw("is_normed", &weft::MambaSpec::is_normed)
         .def_rw("is_gated_first", &weft::MambaSpec::is_gated_first);
+    nb::class_<weft::Mamba1Spec>(module, "Mamba1Spec")
+        .def(nb::init<>())
+        .def_rw("inner_size", &weft::Mamba1Spec::inner_size)
+        .def_rw("state_dim", &weft::Mamba1Spec::state_dim)
+        .def_rw("step_rank", &weft::Mamba1Spec::step_rank)
+        .def_rw("conv_width", &weft::Mamba1Spec::conv_width)
+        .def_rw("has_norms", &weft::Mamba1Spec::has_norms)
+        .def_rw("step_eps", &weft::Mamba1Spec::step_eps);
     nb::class_<weft::DeltaSpec>(module, "DeltaSpec")
         .def(nb::init<>())
         .def_rw("num_key_heads", &weft::DeltaSpec::num_key_heads)

@@ -123,10 +123,13 @@ void load_recurrence(Model& model, const std::string& prefix, const RecurrentSpe
     }
     load(model, prefix + "conv", of.conv_width * of.conv_size, 1, seed);
     if (seed % 2 == 0) load(model, prefix + "conv.bias", of.conv_size, 1, seed);
-    load(model, prefix + "a_log", of.num_heads, 1, seed);
-    load(model, prefix + "step_bias", of.num_heads, 1, seed);
+    load(model, prefix + "a_log", of.num_decays, 1, seed);
+    load(model, prefix + "step_bias", of.num_steps, 1, seed);
     if (of.num_scales > 0) load(model, prefix + "output_scale", of.num_scales, 1, seed);
     if (of.num_skips > 0) load(model, prefix + "skip", of.num_skips, 1, seed);
+    if (of.num_step_in == 0) return;
+    load(model, prefix + "step_in", static_cast<int>(of.num_step_in), 1, seed);
+    load(model, prefix + "step_out", static_cast<int>(of.num_step_out), 1, seed);
 }
 
 void load_attention(Model& model, const std::string& prefix, const LayerSpec& layer, unsigned seed) {

@@ -62,7 +62,7 @@ void draw_convolutions(Random& random, ModelSpec& spec) {
         if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
 }
 
-// Draws Mamba-2 and gated delta nets instead of attention, likewise.
+// Draws both Mambas and gated delta nets instead of attention, likewise.
 void draw_recurrences(Random& random, ModelSpec& spec) {
     if (!spec.is_causal || spec.latent || spec.num_cross_keys > 0 || draw(random, 0, 1) > 0) return;
     MambaSpec mamba;
@@ -75,6 +75,12 @@ void draw_recurrences(Random& random, ModelSpec& spec) {
     mamba.max_step = draw(random, 0, 1) == 1 ? INFINITY : 1.0F;
     mamba.is_normed = draw(random, 0, 2) > 0;
     mamba.is_gated_first = draw(random, 0, 1) == 1;
+    Mamba1Spec mamba1;
+    mamba1.inner_size = draw(random, 1, 80);
+    mamba1.state_dim = draw(random, 1, 20);
+    mamba1.step_rank = draw(random, 1, 20);
+    mamba1.conv_width = draw(random, 2, 6);
+    mamba1.has_norms = draw(random, 0, 1) == 1;
     DeltaSpec delta;
     delta.num_key_heads = draw(random, 1, 3);
     delta.num_value_heads = delta.num_key_heads * draw(random, 1, 3);
@@ -85,7 +91,8 @@ void draw_recurrences(Random& random, ModelSpec& spec) {
     for (LayerSpec& layer : spec.layers) {
         const bool is_needed = spec.has_states() && spec.num_attentions() == 1;  // beside convolutions
         if (!layer.has_attention() || is_needed || draw(random, 0, 2) == 0) continue;
-        layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
+        const int kind = draw(random, 0, 2);
+        layer.recurrence = kind == 0 ? RecurrentSpec(mamba) : kind == 1 ? RecurrentSpec(mamba1) : RecurrentSpec(delta);
         layer.is_beside = spec.norm_placement == NormPlacement::kBefore && draw(random, 0, 2) == 0;
     }
 }

@@ -445,7 +445,7 @@ def is_recurrent(model_type: str, settings: dict) -> bool:
     """Whether it keeps states, with which errors grow."""
     family = FAMILIES[model_type]
     has_mamba = (
-        family.recurrence in ("mamba", "beside", "blocks")
+        family.recurrence in ("mamba", "mamba1", "beside", "blocks")
         and settings.get("layer_types") != ATTENTION_ALONE
     )
     return has_mamba or family.recurrence == "delta"

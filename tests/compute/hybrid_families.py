@@ -1,4 +1,4 @@
-"""Cases of families with Mamba-2 in every layer, alone or beside attention."""
+"""Cases of families with Mamba or Mamba-2 in every layer, alone or beside attention."""
 
 MAMBA2 = {
     "num_heads": 6,
@@ -7,6 +7,13 @@ MAMBA2 = {
     "n_groups": 2,
     "expand": 2,
     "layer_norm_epsilon": 1e-5,
+}
+MAMBA1 = {
+    "state_size": 12,
+    "time_step_rank": 5,
+    "intermediate_size": 96,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
 }
 FALCON = {
     "mamba_d_ssm": 72,
@@ -49,6 +56,22 @@ STATE_CASES = {
             "time_step_limit": (0.2, 1.5),
             "tie_word_embeddings": True,
         },
+    ),
+    "mamba": ("mamba", MAMBA1),
+    "mamba, biases, not tied, automatic rank": (
+        "mamba",
+        {
+            **MAMBA1,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "time_step_rank": "auto",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "falcon_mamba": (
+        "falcon_mamba",
+        {**MAMBA1, "intermediate_size": 72, "mixer_rms_eps": 0.01},
     ),
     "falcon_h1": ("falcon_h1", FALCON),
     "falcon_h1, a norm after the gate, factors, tied": (

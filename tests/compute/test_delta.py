@@ -29,7 +29,7 @@ def make_layer(spec=SPEC, seed=0) -> DeltaNet:
         return rng.standard_normal(shape).astype(np.float32)
 
     channels = Channels(draw(spec.conv_size, spec.conv_width), None)
-    vectors = {name: draw(size) for name, size in spec.vectors.items()}
+    vectors = {name: draw(*shape) for name, shape in spec.vectors.items()}
     return DeltaNet(spec, channels, np.float32(1e-5), **vectors)
 
 

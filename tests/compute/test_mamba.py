@@ -8,13 +8,15 @@ from tests.compute.steps import alone
 from weft.compute.arithmetic import exact
 from weft.compute.arithmetic.convolution import Channels
 from weft.compute.arithmetic.mamba import Mamba2
+from weft.compute.arithmetic.mamba1 import Mamba1
 from weft.model.open import open_model
-from weft.model.recurrence import Mamba2Spec
+from weft.model.recurrence import Mamba1Spec, Mamba2Spec
 
 SPEC = Mamba2Spec(num_heads=6, head_dim=5, state_dim=7, num_groups=3, conv_width=4)
+FIRST = Mamba1Spec(inner_size=40, state_dim=7, step_rank=3, conv_width=4, has_norms=True)
 
 
-def make_layer(spec=SPEC, seed=0) -> Mamba2:
+def make_layer(spec: Mamba1Spec | Mamba2Spec = SPEC, seed=0) -> Mamba1 | Mamba2:
     rng = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -22,15 +24,19 @@ def make_layer(spec=SPEC, seed=0) -> Mamba2:
 
     bias = draw(spec.conv_size) if spec.has_conv_bias else None
     channels = Channels(draw(spec.conv_size, spec.conv_width), bias)
-    vectors = {name: draw(size) for name, size in spec.vectors.items()}
+    vectors = {name: draw(*shape) for name, shape in spec.vectors.items()}
+    if isinstance(spec, Mamba1Spec):
+        return Mamba1(spec, channels, np.float32(1e-5), **vectors)
     return Mamba2(spec, channels, np.float32(1e-5), **vectors)
 
 
-def test_rows_are_the_same_bits_in_any_chunks():
+@pytest.mark.parametrize("spec", [SPEC, FIRST], ids=["Mamba-2", "Mamba"])
+def test_rows_are_the_same_bits_in_any_chunks(spec):
     """And so is the state that they leave."""
-    layer = make_layer()
-    rows = np.random.default_rng(1).standard_normal((23, SPEC.in_size)).astype(np.float32)
-    whole, parts = (np.zeros(SPEC.state_size, np.float32) for _ in range(2))
+    layer = make_layer(spec)
+    width = sum(spec.products.values())
+    rows = np.random.default_rng(1).standard_normal((23, width)).astype(np.float32)
+    whole, parts = (np.zeros(spec.state_size, np.float32) for _ in range(2))
     expected = layer(rows, whole)
     chunks = np.split(rows, [1, 2, 4, 16])
     got = np.concatenate([layer(chunk, parts) for chunk in chunks])

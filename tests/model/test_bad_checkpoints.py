@@ -66,7 +66,7 @@ def config_with(**changes):
         ({"num_attention_heads": 4, "num_key_value_heads": 3}, "num_key_value_heads is 3"),
         ({"head_dim": 7}, "an even number"),
         ({"vocab_size": 301}, "model.embed_tokens.weight has shape [300, 16]"),
-        ({"model_type": "mamba"}, "'mamba' is not a model this runner knows; it runs Llama"),
+        ({"model_type": "rwkv"}, "'rwkv' is not a model this runner knows; it runs Llama"),
         ({"model_type": "absent"}, "model_type is missing"),
         ({"model_type": ["llama"]}, "model_type is ['llama']; it must be text"),
         ({"model_type": {"a": 1}}, "model_type is {'a': 1}; it must be text"),

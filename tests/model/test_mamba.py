@@ -12,7 +12,7 @@ from weft.core.errors import ConfigError
 from weft.model.families.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
 from weft.model.open import find_model
-from weft.model.recurrence import Mamba2Spec
+from weft.model.recurrence import Mamba1Spec, Mamba2Spec
 
 GRANITE = {
     **CONFIG,
@@ -181,3 +181,39 @@ def test_adapters_may_be_on_what_leads_into_such_a_layer_and_out_of_it():
     assert targets.find("model.layers.0.mamba.out_proj") is not None
     assert targets.find("model.layers.0.shared_mlp.output_linear") is not None
     assert targets.find("model.layers.0.mamba.conv1d") is None
+
+
+FIRST = {"vocab_size": 300, "hidden_size": 40, "num_hidden_layers": 2}
+
+
+def first_spec(model_type, **changes):
+    name = "Mamba" if model_type == "mamba" else "FalconMamba"
+    config = {"model_type": model_type, "architectures": [f"{name}ForCausalLM"], **FIRST}
+    return read_spec(read_config({**config, **changes}, "config.json"))
+
+
+def test_falcon_s_mamba_norms_time_steps():
+    """Sizes that a config leaves out follow from the width; Falcon's says how wide it is in spite of `expand`."""
+    plain = Mamba1Spec(inner_size=80, state_dim=16, step_rank=3, conv_width=4)
+    assert first_spec("mamba").layers[1].recurrence == plain
+    falcon = first_spec("falcon_mamba", expand=16, intermediate_size=64, time_step_rank=7)
+    assert falcon.layers[0].recurrence == Mamba1Spec(
+        inner_size=64, state_dim=16, step_rank=7, conv_width=4, has_norms=True, step_eps=1e-6
+    )
+    assert falcon.num_attention_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"time_step_rank": 0}, "time_step_rank is 0; it must be a whole number from 1"),
+        ({"time_step_rank": 2**24}, "time_step_rank is .*; it must be one with at most"),
+        ({"state_size": 2**16, "expand": 2**10}, "mamba_d_state is .*; it must be one with which"),
+        ({"conv_kernel": 1}, "mamba_d_conv is 1; it must be a whole number from 2"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; it must be silu"),
+    ],
+)
+def test_sizes_of_the_first_mamba_are_refused_by_name(changes, words):
+    """With what is allowed, before any memory is taken."""
+    with pytest.raises(ConfigError, match=words):
+        first_spec("mamba", **changes)

@@ -1,7 +1,7 @@
 """Layers that store a state per sequence instead of keys and values: their kinds and sizes.
 
 For every kind "conv" is the matrix of a short convolution [conv_size, conv_width]; the other tensors besides the linear
-layers are vectors.
+layers are vectors, or matrices that are kept as vectors because they are never quantized and take no adapters.
 """
 
 import math
@@ -68,10 +68,10 @@ class DeltaSpec:
         return ("delta_qkvz",) if self.is_by_key_head else ("delta_qkv", "delta_z")
 
     @property
-    def vectors(self) -> Mapping[str, int]:
-        """Vectors with their sizes: vectors with one number per head, and the vector that scales a head's outputs."""
-        heads = self.num_value_heads
-        return {"a_log": heads, "step_bias": heads, "output_scale": self.value_size}
+    def vectors(self) -> Mapping[str, tuple[int, ...]]:
+        """Vectors with their shapes: vectors with one number per head, and the vector that scales a head's outputs."""
+        heads = (self.num_value_heads,)
+        return {"a_log": heads, "step_bias": heads, "output_scale": (self.value_size,)}
 
     @property
     def out(self) -> str:
@@ -141,12 +141,12 @@ class Mamba2Spec:
         return ("mamba_in",)
 
     @property
-    def vectors(self) -> Mapping[str, int]:
-        """Vectors with their sizes: vectors with one number per head ("skip" is D), and the vector that scales all
+    def vectors(self) -> Mapping[str, tuple[int, ...]]:
+        """Vectors with their shapes: vectors with one number per head ("skip" is D), and the vector that scales all
         outputs.
         """
-        of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), self.num_heads)
-        return of_heads | ({"output_scale": self.inner_size} if self.is_normed else {})
+        of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), (self.num_heads,))
+        return of_heads | ({"output_scale": (self.inner_size,)} if self.is_normed else {})
 
     @property
     def out(self) -> str:
@@ -161,4 +161,83 @@ class Mamba2Spec:
         return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
 
 
-Recurrence: TypeAlias = DeltaSpec | Mamba2Spec
+_BLOCK = 32  # most channels of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba1Spec:
+    """Sizes of a layer of the first Mamba: from each row "mamba_in" makes `inner_size` channels and as many gates.
+
+    The channels go through a short convolution over `conv_width` rows and SiLU; the result is x. The matrix "step_in"
+    makes `step_rank` numbers of x, and B and C with `state_dim` numbers each; with `has_norms` each of the three is
+    brought to a mean square of 1, with `step_eps`. The matrix "step_out" makes a time step of each channel from the
+    first numbers, to which softplus is applied after a bias. Each channel has a vector of `state_dim` numbers: for each
+    row it is multiplied by exp(-exp(A_log) dt), and dt B x is added. The channel's output is the sum of C times the
+    vector, plus D x, and is multiplied by SiLU of the gate.
+
+    Both matrices are computed in float32 by every backend. A sequence's state is the vectors of all channels, by blocks
+    of `head_dim` channels, and the previous rows for the convolution.
+    """
+
+    inner_size: int
+    state_dim: int
+    step_rank: int
+    conv_width: int
+    has_norms: bool = False
+    step_eps: float = 0.0
+    has_conv_bias: bool = True
+    has_bias: bool = False  # of the linear layers before and after
+
+    @property
+    def head_dim(self) -> int:
+        """Number of channels of a block."""
+        return math.gcd(self.inner_size, _BLOCK)
+
+    @property
+    def num_heads(self) -> int:
+        """Number of blocks."""
+        return self.inner_size // self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Number of channels of the convolution: all."""
+        return self.inner_size
+
+    @property
+    def made_size(self) -> int:
+        """Number of elements that "step_in" makes: for time steps, B, C."""
+        return self.step_rank + 2 * self.state_dim
+
+    @property
+    def products(self) -> Mapping[str, int]:
+        """The first linear layer, with its output size: channels and gates."""
+        return {"mamba_in": 2 * self.inner_size}
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """Linear layers that are quantized."""
+        return ("mamba_in",)
+
+    @property
+    def vectors(self) -> Mapping[str, tuple[int, ...]]:
+        """Vectors with their shapes in a checkpoint ("skip" is D)."""
+        return {
+            "a_log": (self.inner_size, self.state_dim),
+            "step_bias": (self.inner_size,),
+            "skip": (self.inner_size,),
+            "step_in": (self.made_size, self.inner_size),
+            "step_out": (self.inner_size, self.step_rank),
+        }
+
+    @property
+    def out(self) -> str:
+        """Name of the linear layer after the recurrence."""
+        return "mamba_out"
+
+    @property
+    def state_size(self) -> int:
+        """Number of elements of state per sequence: [conv_width - 1, conv_size], then [blocks, state_dim, head_dim]."""
+        return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
+
+
+Recurrence: TypeAlias = DeltaSpec | Mamba2Spec | Mamba1Spec

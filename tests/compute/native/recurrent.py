@@ -4,19 +4,21 @@ import numpy as np
 
 from weft.compute.arithmetic.delta import DeltaNet
 from weft.compute.arithmetic.mamba import Mamba2
+from weft.compute.arithmetic.mamba1 import Mamba1
 from weft.compute.native import _core
 from weft.compute.native.core_spec import native_recurrence
 
+VECTORS = ("a_log", "step_bias", "skip", "output_scale", "step_in", "step_out")
 NONE = np.zeros(0, np.float32)
 
 
-def native_rows(path, layer: DeltaNet | Mamba2, rows, state, is_begun, num_threads=1):
+def native_rows(path, layer: DeltaNet | Mamba1 | Mamba2, rows, state, is_begun, num_threads=1):
     """What the core makes of them; `state` goes on in place."""
     conv, bias = layer.channels.weights, layer.channels.bias
     vectors = [
         np.ascontiguousarray(conv.T).reshape(-1),
         NONE if bias is None else bias,
-        *(getattr(layer, name, NONE) for name in ("a_log", "step_bias", "skip", "output_scale")),
+        *(getattr(layer, name, NONE).reshape(-1) for name in VECTORS),
     ]
     out = np.full((len(rows), layer.spec.inner_size), np.nan, np.float32)
     spec = native_recurrence(layer.spec)
@@ -26,7 +28,7 @@ def native_rows(path, layer: DeltaNet | Mamba2, rows, state, is_begun, num_threa
     return out
 
 
-def check_rows(path, layer: DeltaNet | Mamba2, seed: int, num_threads: int):
+def check_rows(path, layer: DeltaNet | Mamba1 | Mamba2, seed: int, num_threads: int):
     """The same bits from both, of rows and of the state, from zeros and from a state."""
     spec, rng = layer.spec, np.random.default_rng(seed)
     ours, theirs = np.full(spec.state_size, np.nan, np.float32), np.zeros(spec.state_size, "f4")

@@ -31,6 +31,7 @@ TWINS = (
     f"{HERE}/test_grouped.py::test_a_product_is_the_twin_s",
     f"{HERE}/test_grouped.py::test_the_largest_sums_do_not_overflow",
     *(f"{HERE}/test_{kind}.py::test_rows_and_states_are_the_twin_s" for kind in ("mamba", "delta")),
+    f"{HERE}/test_mamba.py::test_rows_and_states_of_the_first_mamba_are_the_twin_s",
 )
 # What instructions for one row and for two could make of the same sum.
 BFLOAT16 = (

@@ -12,7 +12,7 @@ from tests.compute.native.recurrent import check_rows, native_rows
 from tests.compute.test_mamba import make_layer
 from weft.compute.native import usable_paths
 from weft.model.open import open_model
-from weft.model.recurrence import Mamba2Spec
+from weft.model.recurrence import Mamba1Spec, Mamba2Spec
 
 MODEL = "embedded:random?layers=4&hidden=64&heads=4&head_dim=16&vocab=320&mamba=8"
 
@@ -53,6 +53,26 @@ def test_rows_and_states_are_the_twin_s(
         min_step=limits[0],
         max_step=limits[1],
     )
+    check_rows(path, make_layer(spec, seed), seed, num_threads)
+
+
+@pytest.mark.parametrize("path", usable_paths())
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    inner_size=st.sampled_from([1, 5, 24, 32, 96]),
+    state_dim=st.sampled_from([1, 7, 16]),
+    step_rank=st.sampled_from([1, 6, 16, 33]),
+    conv_width=st.integers(2, 5),
+    has_conv_bias=st.booleans(),
+    has_norms=st.booleans(),
+    num_threads=st.integers(1, 3),
+)
+def test_rows_and_states_of_the_first_mamba_are_the_twin_s(
+    path, seed, num_threads, has_norms, **sizes
+):
+    """Bit for bit too: time steps, B and C are made of convolved rows, each channel with its own."""
+    spec = Mamba1Spec(**sizes, has_norms=has_norms, step_eps=1e-6 * has_norms)
     check_rows(path, make_layer(spec, seed), seed, num_threads)
 
 

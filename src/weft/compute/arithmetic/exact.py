@@ -69,7 +69,20 @@ def add_up(terms: FloatArray, axis: int) -> FloatArray:
 
 def sum_of_squares(rows: FloatArray) -> FloatArray:
     """Returns the sums of squares over the last axis of [..., n], as [..., 1]; added in sixteen partial sums."""
-    size = rows.shape[-1]
-    spare = (*((0, 0),) * (rows.ndim - 1), (0, -size % _LANES))
-    squares = np.pad(rows * rows, spare).reshape(*rows.shape[:-1], -1, _LANES)
-    return add_up(add_up(squares, -2), -1)[..., None]
+    return _add_in_lanes(rows * rows)[..., None]
+
+
+def dots(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    """Returns the products of `rows` [n, size] with `weights` [m, size], as [n, m]; added like `sum_of_squares`."""
+    given = np.empty((len(rows), len(weights)), np.float32)
+    for index, row in enumerate(rows):
+        given[index] = _add_in_lanes(row * weights)
+    return given
+
+
+def _add_in_lanes(terms: FloatArray) -> FloatArray:
+    """Returns the sums over the last axis of [..., n]: of every sixteenth term, and then of these."""
+    size = terms.shape[-1]
+    spare = (*((0, 0),) * (terms.ndim - 1), (0, -size % _LANES))
+    lanes = np.pad(terms, spare).reshape(*terms.shape[:-1], -1, _LANES)
+    return add_up(add_up(lanes, -2), -1)

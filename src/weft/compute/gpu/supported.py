@@ -30,7 +30,7 @@ def _model_refusals(card: ModelCard) -> Iterator[str]:
     if card.keeps_latents:
         yield "latent attention is not supported on a GPU yet"
     if card.keeps_states:
-        yield "layers with states (convolutions, Mamba-2, gated delta nets) are not supported on a GPU yet"
+        yield "layers with states (convolutions, Mamba, gated delta nets) are not supported on a GPU yet"
     if card.dtype not in TYPES and not is_interpreted():
         yield f"a GPU computes in {' or '.join(TYPES)}, not in {card.dtype}; give --dtype bfloat16"
 

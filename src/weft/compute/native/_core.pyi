@@ -26,7 +26,7 @@ def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatAr
 def recurrent_rows(
     path: str,
     num_threads: int,
-    spec: MambaSpec | DeltaSpec,
+    spec: MambaSpec | DeltaSpec | Mamba1Spec,
     norm_eps: float,
     vectors: list[FloatArray],
     rows: FloatArray,
@@ -91,6 +91,14 @@ class MambaSpec:
     is_normed: bool
     is_gated_first: bool
 
+class Mamba1Spec:
+    inner_size: int
+    state_dim: int
+    step_rank: int
+    conv_width: int
+    has_norms: bool
+    step_eps: float
+
 class DeltaSpec:
     num_key_heads: int
     num_value_heads: int
@@ -112,7 +120,7 @@ class LayerSpec:
     intermediate_size: int
     kv_layer: int | None
     conv_width: int
-    recurrence: MambaSpec | DeltaSpec | None
+    recurrence: MambaSpec | DeltaSpec | Mamba1Spec | None
     is_beside: bool
     has_mlp: bool
     qkv_groups: GroupFormat | None

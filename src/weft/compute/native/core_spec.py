@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeAlias
 
 from weft.compute.arithmetic.grouped import LayerFormats, layer_formats
 from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies, section_axes
 from weft.model.groups import GroupFormat
-from weft.model.recurrence import DeltaSpec, Mamba2Spec, Recurrence
+from weft.model.recurrence import DeltaSpec, Mamba1Spec, Mamba2Spec, Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, RopeSpec
 
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
@@ -19,9 +20,11 @@ _SAME = (  # fields with the same name in the core's spec
     "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha num_cross_keys "
     "has_value_norm per_layer_size has_layer_scales has_qk_weights"
 ).split()
-_RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
-    {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
+_NativeRecurrence: TypeAlias = _core.MambaSpec | _core.DeltaSpec | _core.Mamba1Spec
+_RECURRENCES: Mapping[type[Recurrence], type[_NativeRecurrence]] = MappingProxyType(
+    {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec, Mamba1Spec: _core.Mamba1Spec}
 )
+_PRESENT = ("has_bias", "has_conv_bias")  # the core uses each bias that it is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,13 @@ def _native_latent(latent: LatentSpec) -> _core.LatentSpec:
     return native
 
 
-def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaSpec | None:
+def native_recurrence(spec: Recurrence | None) -> _NativeRecurrence | None:
     """Returns the core's spec of a recurrence; None for attention or a convolution."""
     if spec is None:
         return None
     native = _RECURRENCES[type(spec)]()
     for field in dataclasses.fields(spec):
-        if not field.name.startswith("has_"):  # the core uses each bias that it is given
+        if field.name not in _PRESENT:
             setattr(native, field.name, getattr(spec, field.name))
     return native
 

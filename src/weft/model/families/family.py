@@ -31,8 +31,8 @@ GROUP_KEYS = (
 )
 Windows = Literal["none", "every_layer", "layer_types", "chunks"]
 # Instead of attention, in some layers; "beside": Mamba-2 beside attention, in all layers; "blocks": a list of
-# Nemotron-H's kinds, of which two make a layer.
-Recurrence = Literal["none", "convolution", "mamba", "delta", "beside", "blocks"]
+# Nemotron-H's kinds, of which two make a layer; "mamba": Mamba-2, and "mamba1": the first Mamba.
+Recurrence = Literal["none", "convolution", "mamba", "mamba1", "delta", "beside", "blocks"]
 
 # Values of missing keys that most families share.
 COMMON: Mapping[str, object] = MappingProxyType(

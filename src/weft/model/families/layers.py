@@ -2,6 +2,7 @@
 
 from weft.model.families.family import Family
 from weft.model.families.recurrent.delta import delta_layers
+from weft.model.families.recurrent.first_mamba import first_mamba_alone
 from weft.model.families.recurrent.mamba import beside_layers, mamba_alone, mamba_layers
 from weft.model.families.recurrent.nemotron_blocks import block_layers
 from weft.model.families.rope import read_rope
@@ -18,6 +19,8 @@ def read_layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpe
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
+    if family.recurrence == "mamba1":
+        return first_mamba_alone(fields, num_layers)
     if not family.has_attention:
         return mamba_alone(fields, num_layers)
     if family.recurrence == "delta":

@@ -244,6 +244,15 @@ MAMBA2 = DecoderNames(
     },
     {NormPlacement.BEFORE: {"attention_norm_before": "norm"}},
 )
+MAMBA1 = DecoderNames(
+    {
+        **MAMBA2.names,
+        "step_in": "mixer.x_proj.weight",
+        "step_out": "mixer.dt_proj.weight",
+        "step_bias": "mixer.dt_proj.bias",
+    },
+    MAMBA2.norms,
+)
 GPT_OSS = DecoderNames(
     {
         **DECODER,

@@ -4,6 +4,7 @@ Weft's names are listed at `weft.model.weights.Weights`; a classifier also has `
 `head.labels`.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -264,8 +265,9 @@ def _recurrence(
     yield from _channels(kind.conv_size, kind.conv_width, ours, source + names["conv"])
     if kind.has_conv_bias:
         yield _whole(f"{ours}conv.bias", f"{source}{names['conv']}.bias", kind.conv_size)
-    for name, size in kind.vectors.items():
-        yield _whole(ours + name, source + names[name], size)
+    for name, shape in kind.vectors.items():
+        plan = _whole(ours + name, source + names[name], math.prod(shape))
+        yield replace(plan, flattened=shape) if len(shape) > 1 else plan
     out = {kind.out: (spec.hidden_size, kind.inner_size)}
     yield from _products(ours, source, names, out, kind.has_bias)
 

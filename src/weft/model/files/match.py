@@ -89,7 +89,7 @@ class Matched:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
                 if not tensor.data.ndim:  # a scalar counts as a row of one
                     tensor = replace(tensor, data=tensor.data.reshape(1))
-                if plan.folded is not None:
+                if plan.folded is not None or plan.flattened is not None:
                     tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
                 if plan.channels_last is not None:
                     tensor = _channels_first(tensor, plan.channels_last)

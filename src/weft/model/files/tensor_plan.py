@@ -34,8 +34,9 @@ class TensorPlan:
     `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times this
     matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are numbered
     consecutively; every `step`th row is selected, from `start` on. `heads`: these rows are selected instead, from
-    `start` on. `folded`: dimensions of a row in the file. `channels_last`: number of channels, which are last in a row
-    of the file. `multipliers` are runs of rows, each with a factor of its values.
+    `start` on. `folded`: dimensions of a row in the file. `flattened`: dimensions of a vector in the file.
+    `channels_last`: number of channels, which are last in a row of the file. `multipliers` are runs of rows, each with
+    a factor of its values.
     """
 
     name: str
@@ -49,6 +50,7 @@ class TensorPlan:
     step: int = 1
     heads: HeadRows | None = None
     folded: tuple[int, ...] | None = None
+    flattened: tuple[int, ...] | None = None
     channels_last: int | None = None
     multipliers: tuple[tuple[int, float], ...] = ()
 
@@ -69,6 +71,8 @@ class TensorPlan:
         if self.stack is not None:
             each = (self.rows // self.stack, *self.shape[1:])
             return (self.stack, *(each[::-1] if self.is_transposed else each))
+        if self.flattened is not None:
+            return self.flattened
         if self.folded is not None:
             return (self.rows, *self.folded)
         return self.source_shape[::-1] if self.is_transposed else self.source_shape

@@ -1,6 +1,7 @@
-"""Family rows of Granite, and of Bamba, Falcon-H1 and Mamba-2, whose layers some Granite models have."""
+"""Family rows of Granite, of Bamba, Falcon-H1 and Mamba-2, whose layers some Granite models have, and of Mamba."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from weft.model.families.family import COMMON, ExpertsRule, Family
@@ -8,9 +9,11 @@ from weft.model.families.names import (
     BAMBA,
     GRANITE_EXPERTS,
     GRANITE_HYBRID,
+    MAMBA1,
     MAMBA2,
     NEMOTRON_H,
 )
+from weft.model.families.recurrent.first_mamba import FIRST_MAMBA_KEYS
 from weft.model.families.recurrent.mamba import BESIDE_KEYS, MAMBA_DEFAULTS, MAMBA_KEYS
 from weft.model.families.recurrent.nemotron_blocks import BLOCK_KEYS
 from weft.model.families.rope import RopeRules
@@ -45,6 +48,36 @@ _MAMBA2 = {
     "mamba_conv_bias": True,
     "mamba_proj_bias": False,
 }
+_ALONE = {
+    "state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "use_bias": "mamba_proj_bias",
+    "use_conv_bias": "mamba_conv_bias",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
+_FIRST_MAMBA = Family(
+    architecture="MambaForCausalLM",
+    defaults={
+        **COMMON,
+        "rms_norm_eps": 1e-5,
+        "num_attention_heads": 1,
+        "head_dim": 64,
+        "max_position_embeddings": 2**20,
+        "tie_word_embeddings": True,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "time_step_rank": "auto",
+    },
+    aliases=_ALONE,
+    has_attention=False,
+    is_gated=False,
+    recurrence="mamba1",
+    reads=MAMBA_KEYS | FIRST_MAMBA_KEYS,
+    names=MAMBA1,
+    prefixes=("backbone.",),
+)
 
 GRANITE_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -88,15 +121,10 @@ GRANITE_FAMILIES: Mapping[str, Family] = MappingProxyType(
             architecture="Mamba2ForCausalLM",
             defaults=_MAMBA2,
             aliases={
+                **_ALONE,
                 "num_heads": "mamba_n_heads",
                 "head_dim": "mamba_d_head",
-                "state_size": "mamba_d_state",
                 "n_groups": "mamba_n_groups",
-                "conv_kernel": "mamba_d_conv",
-                "expand": "mamba_expand",
-                "use_bias": "mamba_proj_bias",
-                "use_conv_bias": "mamba_conv_bias",
-                "layer_norm_epsilon": "rms_norm_eps",
             },
             has_attention=False,
             is_gated=False,
@@ -104,6 +132,12 @@ GRANITE_FAMILIES: Mapping[str, Family] = MappingProxyType(
             reads=MAMBA_KEYS,
             names=MAMBA2,
             prefixes=("backbone.",),
+        ),
+        "mamba": _FIRST_MAMBA,
+        "falcon_mamba": replace(
+            _FIRST_MAMBA,
+            architecture="FalconMambaForCausalLM",
+            defaults={**_FIRST_MAMBA.defaults, "mixer_rms_eps": 1e-6},
         ),
         "falcon_h1": Family(
             architecture="FalconH1ForCausalLM",
