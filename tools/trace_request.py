@@ -47,9 +47,9 @@ SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run: one per cent more than the most of ten runs, which differ in the turns of
 # events.
 BOUNDS = {
-    "HTTP chat, streamed": (404, 2393),
-    "HTTP chat, whole": (398, 2338),
-    "gRPC Generate, streamed": (253, 1488),
+    "HTTP chat, streamed": (404, 2385),
+    "HTTP chat, whole": (398, 2330),
+    "gRPC Generate, streamed": (253, 1479),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30

@@ -130,6 +130,8 @@ class CallWriter:
     reads again or disconnects.
     """
 
+    _closing: asyncio.Task[None] | None = None
+
     def __init__(
         self, context: Context, source: AsyncGenerator[Any, None], timeout_s: float
     ) -> None:
@@ -137,7 +139,6 @@ class CallWriter:
         self._source = source
         self._timeout_s = timeout_s
         self._stall = WriteStall(timeout_s, self._close)
-        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "CallWriter":
         return self
