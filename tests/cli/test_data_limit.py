@@ -11,17 +11,31 @@ from weft.cli.process.limits import use_no_tokenizer_threads
 
 SERVE = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_DATA, ({0}, {0}))
+resource.setrlimit(resource.{1}, ({0}, {0}))
 from weft.cli.main import main
 main()
 """
 
 
-@pytest.mark.parametrize("num_mib", [40, 80, 130])
-def test_a_limit_below_what_a_start_takes_is_refused(num_mib):
+@pytest.mark.parametrize(
+    ("kind", "num_mib", "way"),
+    [
+        ("RLIMIT_DATA", 40, "ulimit -d"),
+        ("RLIMIT_DATA", 130, "ulimit -d"),
+        ("RLIMIT_AS", 300, "ulimit -v"),
+    ],
+)
+def test_a_limit_below_what_a_start_takes_is_refused(kind, num_mib, way):
     """OpenBLAS, ZeroMQ and others abort or crash where they get no memory."""
     result = subprocess.run(
-        [sys.executable, "-c", SERVE.format(num_mib << 20), "serve", "embedded:tiny", "--no-grpc"],
+        [
+            sys.executable,
+            "-c",
+            SERVE.format(num_mib << 20, kind),
+            "serve",
+            "embedded:tiny",
+            "--no-grpc",
+        ],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -30,7 +44,7 @@ def test_a_limit_below_what_a_start_takes_is_refused(num_mib):
     assert result.returncode == 2, result.stderr
     [line] = result.stderr.splitlines()
     assert line.startswith(f"error: this process may use {num_mib} MiB of memory; at least ")
-    assert "ulimit -d" in line
+    assert way in line
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "false"), ("true", "true")])

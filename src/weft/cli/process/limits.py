@@ -13,21 +13,27 @@ log = logging.getLogger("weft.cli")
 MIN_OPEN_FILES = 256  # the server's two processes need about 60; the rest is for connections
 WANTED_OPEN_FILES = 65536
 LOW_OPEN_FILES = 1024
-# Memory of the front process without a model: 150 MiB with two CPUs, plus the stack of a BLAS thread for each CPU.
-_MIN_DATA_BYTES, _DATA_BYTES_PER_CPU = 192 << 20, 10 << 20
+# Memory and address space of the front process without a model: with two CPUs 150 and 370 MiB, plus the stack of a BLAS
+# thread for each further CPU.
+_MIN_BYTES = {
+    ("ulimit -d, LimitDATA of systemd", resource.RLIMIT_DATA): 192 << 20,
+    ("ulimit -v, LimitAS of systemd", resource.RLIMIT_AS): 360 << 20,
+}
+_BYTES_PER_CPU = 10 << 20
 
 
-def check_data_limit() -> None:
-    """Raises `ConfigError` if the process's memory limit is so low that libraries would abort in native code without a
-    clear error.
+def check_memory_limits() -> None:
+    """Raises `ConfigError` if a memory limit of the process is so low that libraries would abort in native code without
+    a clear error.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    least = _MIN_DATA_BYTES + len(os.sched_getaffinity(0)) * _DATA_BYTES_PER_CPU
-    if limit != resource.RLIM_INFINITY and limit < least:
-        raise ConfigError(
-            f"this process may use {limit >> 20} MiB of memory; at least {least >> 20} MiB are needed in addition "
-            "to the model: raise the limit (ulimit -d, LimitDATA of systemd)"
-        )
+    for (way, kind), min_bytes in _MIN_BYTES.items():
+        limit, _ = resource.getrlimit(kind)
+        least = min_bytes + len(os.sched_getaffinity(0)) * _BYTES_PER_CPU
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise ConfigError(
+                f"this process may use {limit >> 20} MiB of memory; at least {least >> 20} MiB are needed in addition "
+                f"to the model: raise the limit ({way})"
+            )
 
 
 def use_no_tokenizer_threads() -> None:

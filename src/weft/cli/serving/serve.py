@@ -19,7 +19,7 @@ import uvloop
 from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.process.limits import (
-    check_data_limit,
+    check_memory_limits,
     check_port,
     raise_open_files,
     use_no_tokenizer_threads,
@@ -54,7 +54,7 @@ def serve(model: str | None, *more: str, options: ServeOptions) -> int:
         check_pool(options)
     else:
         model, options = named(model, options)
-    check_data_limit()
+    check_memory_limits()
     use_no_tokenizer_threads()
     raise_open_files()
     # Child processes are started without fork, and gRPC would log a warning that it does not support fork.
