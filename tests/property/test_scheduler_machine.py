@@ -116,7 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(num_steps):
             open_before = self.engine.scheduler.num_open_requests
             tokens_before = self._num_tokens()
-            ran_before = list(self.engine.scheduler._queues.running)
+            ran_before = list(self.engine.scheduler.queues.running)
             plan = self.engine.step()
             self._check_order(ran_before)
             self._check_no_work_on_ended(plan)
@@ -229,11 +229,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         preempted = [s.order for s in ran_before if s.status is SequenceStatus.WAITING]
         stayed = [s.order for s in ran_before if s.status is not SequenceStatus.WAITING]
         assert not preempted or not stayed or max(stayed) < min(preempted)
-        taken_up = [s.order for s in scheduler._queues.running if s not in ran_before]
+        taken_up = [s.order for s in scheduler.queues.running if s not in ran_before]
         assert not (preempted and taken_up)
-        waiting = [s.order for s in scheduler._queues.waiting]
+        waiting = [s.order for s in scheduler.queues.waiting]
         assert not taken_up or not waiting or max(taken_up) < min(waiting)
-        assert all(s.order[0] == s.request.priority for s in scheduler._queues.running)
+        assert all(s.order[0] == s.request.priority for s in scheduler.queues.running)
 
     def _check_no_work_on_ended(self, plan):
         """I6: no step contains an aborted sequence; I1: nobody is planned twice."""
