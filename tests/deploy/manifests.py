@@ -19,7 +19,7 @@ def objects(directory: Path) -> Objects:
     """What the kustomization of a directory names, by kind and name; other directories' too."""
     found: Objects = {}
     kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text(encoding="utf-8"))
-    for name in kustomization["resources"]:
+    for name in kustomization.get("resources", ()):
         path = directory / name
         if path.is_dir():
             found |= objects(path.resolve())
