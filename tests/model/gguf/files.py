@@ -36,6 +36,8 @@ ARCHITECTURES = {
     "qwen2_vl_text": "qwen2vl",
     "qwen2_5_vl_text": "qwen2vl",
     "qwen3_vl_text": "qwen3vl",
+    "falcon_mamba": "mamba",
+    "falcon_h1": "falcon-h1",
 }
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "granitehybrid")
 LAYER_NORMS = (
@@ -236,7 +238,30 @@ def interleaved(values, num_heads):
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
 
 
+def _write_mamba_alone(writer, config):
+    """Zeros where other models have heads and MLPs."""
+    writer.add_context_length(2**20)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config["state_size"])
+    if config["model_type"] == "mamba2":
+        writer.add_ssm_inner_size(config["expand"] * config["hidden_size"])
+        writer.add_ssm_time_step_rank(config["num_heads"])
+        writer.add_ssm_group_count(config["n_groups"])
+    else:
+        writer.add_ssm_inner_size(config["intermediate_size"])
+        writer.add_ssm_time_step_rank(config["time_step_rank"])
+        writer.add_ssm_dt_b_c_rms(config["model_type"] == "falcon_mamba")
+
+
 def _write_settings(writer, config, is_split):
+    if config["model_type"] in ("mamba", "falcon_mamba", "mamba2"):
+        _write_mamba_alone(writer, config)
+        return
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(_num_layers(config))
@@ -277,8 +302,12 @@ def _write_mamba(writer, config):
     writer.add_ssm_conv_kernel(config["mamba_d_conv"])
     writer.add_ssm_state_size(config["mamba_d_state"])
     writer.add_ssm_group_count(config["mamba_n_groups"])
-    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+    if config["model_type"] != "falcon_h1":
+        writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
     writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    if config["model_type"] == "falcon_h1":
+        writer.add_ssm_inner_size(config["mamba_d_ssm"])
+        return
     has_rope = config["model_type"] == "bamba" or config["position_embedding_type"] == "rope"
     writer.add_rope_scaling_finetuned(has_rope)
     if config["model_type"] != "bamba":
@@ -339,7 +368,7 @@ def _mlp_width(config):
 def _key_heads(config):
     """None in convolutions."""
     heads, kinds = config["num_key_value_heads"], config.get("layer_types")
-    if "conv_L_cache" not in config and "mamba_n_heads" not in config:
+    if "conv_L_cache" not in config and ("mamba_n_heads" not in config or "mamba_d_ssm" in config):
         return heads
     if not kinds:
         listed = config["attn_layer_indices"]

@@ -104,8 +104,8 @@ BAD = {
         "general.architecture is None; of GGUF files these are read: llama,",
     ),
     "architecture": (
-        header(keys=[("general.architecture", 8, text("mamba"))]),
-        "general.architecture is 'mamba'",
+        header(keys=[("general.architecture", 8, text("rwkv7"))]),
+        "general.architecture is 'rwkv7'",
     ),
     "no settings": (
         header(keys=[("general.architecture", 8, text("llama"))]),

@@ -42,6 +42,8 @@ YARN_OF_V2 = "deepseek_v2, queries of low rank, groups, biases, yarn"
 YARN_OF_V3 = "deepseek_v3, halves turn, one group, whole sigmoids, no dense layer, yarn"
 DEEPSEEK = ["deepseek_v2", YARN_OF_V2, "deepseek_v3", YARN_OF_V3, "youtu"]
 ROPED_HYBRID = "granitemoehybrid without experts, rope, many groups, biases, limits, Mamba-2 last"
+WITH_NORMS = "cohere, norms of queries and keys"
+GATED_FIRST = "falcon_h1, a norm before the gate, biases"
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
     ROPED_HYBRID: {"time_step_limit": (0.0, float("inf"))},
@@ -50,6 +52,8 @@ FIXED = {
     "dots1": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "phi": {"num_key_value_heads": 4},
     "nemotron": {"hidden_act": "relu2"},
+    "falcon_mamba": {"mixer_rms_eps": 1e-6},
+    GATED_FIRST: {"mamba_norm_before_gate": False},
     "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"query_pre_attn_scalar": 16},
@@ -77,7 +81,9 @@ def floats_of(path):
     }
 
 
-@pytest.mark.parametrize("case", slow_but(("llama", "gemma", "gpt_oss"), ARCHITECTURES))
+@pytest.mark.parametrize(
+    "case", slow_but(("llama", "gemma", "gpt_oss"), [*ARCHITECTURES, WITH_NORMS])
+)
 @pytest.mark.parametrize("compute", slow_but(("native",), ("native", "reference")))
 def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, compute):
     """Every architecture: names, settings, the order of rows and the weights of norms."""
@@ -100,9 +106,10 @@ def test_latent_attention_computes_what_the_checkpoint_does(tmp_path, case, comp
 
 # With a shared expert and without, with rope and without.
 HYBRIDS = ["granitemoehybrid", ROPED_HYBRID, "bamba"]
+STATES = ["mamba", "falcon_mamba", "mamba2", "falcon_h1", GATED_FIRST]
 
 
-@pytest.mark.parametrize("case", slow_but(("granitemoehybrid",), HYBRIDS))
+@pytest.mark.parametrize("case", slow_but(("granitemoehybrid", "mamba"), HYBRIDS + STATES))
 def test_mamba_computes_nearly_what_the_checkpoint_does(tmp_path, case):
     """Files have the decays of states themselves, where checkpoints have their logarithms."""
     family, settings = CASES[case]

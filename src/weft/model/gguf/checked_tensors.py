@@ -23,10 +23,13 @@ def find_tensor(plan: TensorPlan, tensors: Mapping[str, GgufTensor], where: str)
             f"{found.path}: tensor {plan.source} has shape {list(shape)}; the metadata requires "
             f"{list(plan.stored_shape)}"
         )
-    if (len(shape) == 1 or len(plan.shape) == 1) and found.type.dtype is None:
+    is_row = len(plan.shape) == 1 and plan.flattened is None
+    if (len(shape) == 1 or is_row) and found.type.dtype is None:
         raise ConfigError(
             f"{found.path}: tensor {plan.source} is {found.type.name}; a row must be of floats"
         )
+    if plan.flattened is not None:
+        return replace(found, shape=plan.flattened)
     is_turned = plan.is_transposed and plan.stack is None
     return replace(found, shape=plan.source_shape[::-1] if is_turned else plan.source_shape)
 

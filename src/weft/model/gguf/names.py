@@ -91,6 +91,10 @@ MAMBA = DecoderNames(
     },
     {NormPlacement.BEFORE: _BEFORE},
 )
+# The first Mamba.
+FIRST_MAMBA = DecoderNames(
+    {**MAMBA.names, "step_in": "ssm_x.weight", "step_out": "ssm_dt.weight"}, MAMBA.norms
+)
 # A layer with a gated delta net has its queries, keys and values in the tensor that others name so in attention.
 DELTA = DecoderNames(
     {

@@ -133,6 +133,10 @@ class _Source:
                 widened=dtype or _WIDENED,
                 columns=self.columns.get(plan.source),
             )
+            if (
+                plan.flattened is not None
+            ):  # kept in float32 by all backends, even where the file has blocks
+                values = Tensor("float32", values.unpacked().float32().reshape(-1))
             loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
             if stored.name.endswith(f".{NEGATIVE_DECAYS}"):
                 loaded[plan.name] = _logarithms(stored, loaded[plan.name].unpacked())
@@ -271,7 +275,9 @@ def _read_parts(path: Path) -> tuple[Mapping[str, object], Mapping[str, GgufTens
                     f"{part}: tensor {shown(name)} is also in {tensors[name].path.name}"
                 )
             tensors[name] = tensor
-    return first.metadata, tensors
+    # The converter leaves the suffix of this norm out for Falcon-H1.
+    named = {f"{n}.weight" if n.endswith(".ffn_norm") else n: t for n, t in tensors.items()}
+    return first.metadata, named
 
 
 def all_parts(path: Path) -> list[Path]:

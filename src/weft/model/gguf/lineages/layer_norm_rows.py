@@ -15,6 +15,11 @@ def _read_stablelm(file: Metadata) -> None:
     file.config["use_parallel_residual"] = "blk.0.ffn_norm.weight" not in file.tensors
 
 
+def _read_command_r(file: Metadata) -> None:
+    """Reads from the tensors whether queries and keys have norms, as those of Command R+ have."""
+    file.config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
+
+
 LAYER_NORM_ROWS: Mapping[str, Architecture] = MappingProxyType(
     {
         "gpt2": Architecture(model_type="gpt2"),
@@ -34,7 +39,10 @@ LAYER_NORM_ROWS: Mapping[str, Architecture] = MappingProxyType(
         ),
         "nemotron": Architecture(model_type="nemotron", adds_norm_offset=True),
         "command-r": Architecture(
-            model_type="cohere", keys=_LOGIT_SCALE, names=NEIGHBOURS_OF_ONE_NORM
+            model_type="cohere",
+            keys=_LOGIT_SCALE,
+            names=NEIGHBOURS_OF_ONE_NORM,
+            read_own=_read_command_r,
         ),
         "cohere2": Architecture(
             model_type="cohere2", keys=WINDOW | _LOGIT_SCALE, names=NEIGHBOURS_OF_ONE_NORM
