@@ -2,6 +2,7 @@
 
 import asyncio
 
+import openai
 import pytest
 
 from tests.web.responses.serving_responses import Handlers, flat_tool
@@ -158,6 +159,29 @@ def test_a_schema_that_the_engine_cannot_follow_is_the_formats_fault(echo, wait)
     failed = wait(handlers.of("GET", queued["id"]))
     assert failed["status"] == "failed"
     assert failed["error"]["code"] == "invalid_prompt"
+
+
+@pytest.mark.parametrize("call", ["input_tokens", "compact"])
+@pytest.mark.parametrize(
+    ("parameter", "body"),
+    [
+        ("input", {"input": []}),
+        ("input", {}),
+        ("input", {"input": 5}),
+        ("input", {"input": [{"role": "x", "content": "x"}]}),
+        ("previous_response_id", {"input": "x", "previous_response_id": "resp_x"}),
+        ("conversation", {"input": "x", "conversation": "conv_x"}),
+        ("tools", {"input": "x", "tools": [{"type": "x"}]}),
+        ("truncation", {"input": "x", "truncation": "x"}),
+        ("image", {"input": "x", "image": {"x": 1}}),
+        ("model", {"input": "x", "model": "x"}),
+    ],
+)
+def test_calls_about_a_conversation_name_the_field_at_fault(call, parameter, body, client):
+    """As the status and the error of a response would."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.post(f"/responses/{call}", body=body, cast_to=object)
+    assert refused.value.param == parameter
 
 
 def test_options_of_a_stream_need_one(echo, wait):

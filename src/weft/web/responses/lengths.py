@@ -54,6 +54,9 @@ class Lengths:
         instruction = {"role": "user", "content": INSTRUCTION}
         body = msgspec.structs.replace(body, input=[*items, instruction])
         request = await self._creation.prepare(call, body)
+        if not (items or request.before):
+            request.close()
+            raise BadRequest("input", "input is empty; there has to be something to compact")
         messages = request.turn.messages[:-1]
         response = await self._creation.in_one_piece(self._creation.run_of(call, request), body)
         assert response.usage is not None, "a response that has ended has one"
