@@ -151,7 +151,7 @@ BAD_PROJECTORS = {
     ),
     "type": (
         {"metadata": {"clip.projector_type": "resampler"}},
-        "clip.projector_type is 'resampler'; implemented are qwen2.5vl_merger, qwen3vl_merger",
+        "clip.projector_type is 'resampler'; implemented are qwen2vl_merger, qwen2.5vl_merger, qwen3vl_merger",
     ),
     "sound": (
         {"metadata": {"clip.has_audio_encoder": True}},
