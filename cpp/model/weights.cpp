@@ -1,16 +1,9 @@
 #include "model/weights.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 
-#include "model/for_rows.h"
 #include "model/groups.h"
 
 namespace weft {
@@ -73,45 +66,6 @@ std::size_t region_bytes(const ModelSpec& spec) {
            table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
 }
 
-// A copy of the first bytes of a file, in huge pages where a file's map has none.
-Region copy_of_file(int file, std::size_t bytes, ThreadPool& pool) {
-    constexpr std::size_t kPiece = std::size_t{4} << 20;
-    Region region(bytes);
-    std::atomic<bool> is_whole = true;
-    pool.share(static_cast<int>((bytes + kPiece - 1) / kPiece), 1, [&](int, int begin, int end) {
-        std::size_t at = static_cast<std::size_t>(begin) * kPiece;
-        const std::size_t last = std::min(static_cast<std::size_t>(end) * kPiece, bytes);
-        while (at < last) {
-            const ssize_t got = pread(file, region.data() + at, last - at, static_cast<off_t>(at));
-            if (got <= 0) {
-                is_whole = false;
-                return;
-            }
-            at += static_cast<std::size_t>(got);
-        }
-    });
-    if (!is_whole) throw std::invalid_argument("the file of the weights cannot be read");
-    return region;
-}
-
-// The region of the file: with its full size, to be packed, or as it was published.
-Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool) {
-    const std::size_t bytes = region_bytes(spec);
-    if (!file) return Region(bytes);
-    const auto length = static_cast<off_t>(bytes);
-    if (!file->is_published) {
-        // Truncate first: this removes weights that another process packed and did not publish.
-        if (ftruncate(file->descriptor, 0) != 0 || ftruncate(file->descriptor, length) != 0) throw std::bad_alloc();
-        return Region::of_file(file->descriptor, bytes, true);
-    }
-    struct stat found;
-    if (fstat(file->descriptor, &found) != 0 || found.st_size < length)
-        throw std::invalid_argument("the file is shorter than the weights of this model");
-    const auto size = static_cast<std::size_t>(found.st_size);
-    if (file->is_copied) return copy_of_file(file->descriptor, size, pool);
-    return Region::of_file(file->descriptor, size, false);
-}
-
 }  // namespace
 
 std::size_t weight_bytes(const ModelSpec& spec) {
@@ -119,7 +73,8 @@ std::size_t weight_bytes(const ModelSpec& spec) {
 }
 
 Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool)
-    : layers(spec.layers.size()), projections(spec.projections.size()), spec_(spec), file_(file), region_(region_of(spec, file, pool)) {
+    : layers(spec.layers.size()), projections(spec.projections.size()), spec_(spec), file_(file),
+      region_(region_of(region_bytes(spec), file, pool)) {
     for (std::size_t i = 0; i < layers.size(); i++)
         place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
     if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
@@ -136,91 +91,6 @@ Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, T
     place_table("token_types", token_types_, spec.num_token_types, spec.hidden_size);
     if (spec.per_layer_size > 0) place_inputs();
     if (file_ && file_->is_published) find_vectors();
-}
-
-// Visits the vectors, always in the same order.
-template <class Visit>
-void Weights::visit_vectors(const Visit& visit) {
-    const auto of_matrix = [&](Matrix& matrix) {
-        visit(matrix.bias);
-        visit(matrix.scales);
-    };
-    const auto of_norm = [&](NormWeights& of) {
-        visit(of.weight);
-        visit(of.bias);
-    };
-    for (LayerWeights& layer : layers) {
-        for (Matrix* matrix : layer.matrices())
-            of_matrix(*matrix);
-        for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
-            for (Matrix& matrix : *matrices) of_matrix(matrix);
-        visit(layer.conv);
-        visit(layer.conv_bias);
-        RecurrentWeights& recurrent = layer.recurrent;
-        for (std::vector<float>* vector :
-             {&recurrent.step_bias, &recurrent.a_log, &recurrent.skip, &recurrent.output_scale})
-            visit(*vector);
-        visit(layer.router_correction);
-        for (std::vector<float>& vector : layer.xielu) visit(vector);
-        visit(layer.router_norm);
-        visit(layer.router_scales);
-        visit(layer.scale);
-        visit(layer.sinks);
-        visit(layer.q_a_norm);
-        visit(layer.kv_a_norm);
-        for (NormWeights* of : layer.norms())
-            of_norm(*of);
-    }
-    for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &inputs_norm, &norm}) of_norm(*of);
-    for (Matrix* matrix : {&join_embed, &join_hidden, &inputs_join, &head}) of_matrix(*matrix);
-    for (ProjectionWeights& projection : projections) {
-        of_norm(projection.norm);
-        for (Matrix* matrix : {&projection.up, &projection.down}) of_matrix(*matrix);
-    }
-}
-
-std::string Weights::vector_bytes() {
-    if (const std::string name = missing(); !name.empty()) refuse(name, "was not loaded");
-    std::string bytes;
-    const auto add = [&](const void* data, std::size_t size) { bytes.append(static_cast<const char*>(data), size); };
-    visit_vectors([&](const std::vector<float>& vector) {
-        const std::uint64_t count = vector.size();
-        add(&count, sizeof count);
-        add(vector.data(), vector.size() * sizeof(float));
-    });
-    return bytes;
-}
-
-bool Weights::publish() {
-    if (!file_) throw std::invalid_argument("these weights are in no file");
-    const std::string bytes = vector_bytes();
-    for (std::size_t done = 0; done < bytes.size();) {
-        const ssize_t written = pwrite(file_->descriptor, bytes.data() + done, bytes.size() - done,
-                                       static_cast<off_t>(region_.size() + done));
-        if (written <= 0) return false;
-        done += static_cast<std::size_t>(written);
-    }
-    return true;
-}
-
-void Weights::find_vectors() {
-    const std::byte* at = region_.data() + used_;
-    std::size_t left = region_.size() - used_;
-    const auto take_bytes = [&](std::size_t count, std::size_t size) {
-        if (count > left / size) throw std::invalid_argument("the file holds other weights than those of this model");
-        const std::byte* taken = at;
-        at += count * size;
-        left -= count * size;
-        return taken;
-    };
-    visit_vectors([&](std::vector<float>& vector) {
-        std::uint64_t count = 0;
-        std::memcpy(&count, take_bytes(1, sizeof count), sizeof count);
-        const std::byte* values = take_bytes(count, sizeof(float));
-        vector.resize(count);
-        if (count != 0) std::memcpy(vector.data(), values, count * sizeof(float));
-    });
-    missing_.clear();
 }
 
 void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
@@ -370,14 +240,6 @@ void Weights::place_head_norm(const std::string& name, NormWeights& norm, int nu
     missing_.insert(name);
 }
 
-void Weights::place_table(const std::string& name, Table& table, int count, int width) {
-    if (count == 0) return;
-    const auto elements = static_cast<std::size_t>(count) * static_cast<std::size_t>(width);
-    table = {take(elements * static_cast<std::size_t>(element_bytes(spec_.element))), count, width};
-    tables_.emplace(name, &table);
-    missing_.insert(name);
-}
-
 Matrix Weights::matrix_of(const PackedShape& shape) {
     Matrix matrix;
     matrix.panels = take(shape.bytes(spec_.element));
@@ -443,62 +305,11 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
     return is_finite;
 }
 
-bool Weights::load_table(const Table& table, const Source& source, ThreadPool& pool) const {
-    const std::int64_t width = table.width;
-    std::atomic<bool> is_finite = true;
-    for_rows(pool, source, table.count, [&](int first, int last) {
-        copy_elements(source, first * width, last * width, spec_.element, table.rows);
-        if (!weft::is_finite(source, first * width, last * width)) is_finite = false;
-    });
-    return is_finite;
-}
-
 void Weights::load_vector(const Span& span, const Source& source) const {
     span.vector->assign(static_cast<std::size_t>(span.size / span.group * span.padded), 0.0F);
     for (int i = 0; i < span.size; i++)
         (*span.vector)[static_cast<std::size_t>(i / span.group * span.padded + i % span.group)] =
             element_of(source, i);
-}
-
-void Weights::embed(int token, float* out) const {
-    if (tokens_.count == 0) unpack_column(head, spec_.element, token, spec_.hidden_size, out);
-    else for_row(tokens_, token, [&](int i, float value) { out[i] = value; });
-}
-
-void Weights::add_place(int token_type, int position, float* out) const {
-    const auto add = [&](int i, float value) { out[i] += value; };
-    if (token_types_.count > 0) for_row(token_types_, token_type, add);
-    if (positions_.count > 0) for_row(positions_, position + spec_.position_offset, add);
-}
-
-void Weights::add_inputs(int token, float* inputs) const {
-    const int size = spec_.per_layer_size;
-    const float by = 1.0F / std::sqrt(static_cast<float>(spec_.hidden_size));
-    for (std::size_t layer = 0; layer < layers.size(); layer++) {
-        float* input = inputs + static_cast<std::ptrdiff_t>(layer) * size;
-        float squares = 0.0F;
-        for (int i = 0; i < size; i++) {
-            input[i] *= by;
-            squares += input[i] * input[i];
-        }
-        const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(size) + spec_.norm_eps);
-        for (int i = 0; i < size; i++) input[i] *= inverse * inputs_norm.weight[static_cast<std::size_t>(i)];
-    }
-    const float own = std::sqrt(static_cast<float>(size));
-    const float both = std::sqrt(0.5F);
-    for_row(inputs_, token, [&](int i, float value) { inputs[i] = (inputs[i] + value * own) * both; });
-}
-
-template <class Put>
-void Weights::for_row(const Table& table, int row, const Put& put) const {
-    const auto start = static_cast<std::size_t>(row) * static_cast<std::size_t>(table.width);
-    if (spec_.element == Element::kFloat32) {
-        const float* values = reinterpret_cast<const float*>(table.rows) + start;
-        for (int i = 0; i < table.width; i++) put(i, values[i]);
-    } else {
-        const auto* bits = reinterpret_cast<const std::uint16_t*>(table.rows) + start;
-        for (int i = 0; i < table.width; i++) put(i, widen_bfloat16(bits[i]));
-    }
 }
 
 }  // namespace weft

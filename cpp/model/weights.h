@@ -12,6 +12,7 @@
 
 #include "model/place.h"
 #include "model/region.h"
+#include "model/shared_file.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
 
@@ -153,15 +154,6 @@ std::pair<PackedShape, PackedShape> projection_shapes(const ProjectionSpec& spec
 
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
-
-// A file in memory for the packed weights of a model, shared by several processes: one packs and publishes them, the
-// others map them.
-struct SharedFile {
-    int descriptor;
-    bool is_published;
-    // Published weights are copied into this process's memory instead of mapped.
-    bool is_copied = false;
-};
 
 class Weights {
 public:

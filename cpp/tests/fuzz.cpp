@@ -8,12 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <list>
 #include <random>
 #include <stdexcept>
 
 #include "kernels/select.h"
 #include "model/model.h"
+#include "tests/adapters.h"
+#include "tests/attention_parts.h"
 #include "tests/load.h"
 #include "tests/parts.h"
 #include "tests/samples.h"
@@ -25,88 +26,6 @@ using Random = std::mt19937;
 using Ints = std::vector<std::int32_t>;
 using weft::draw;
 using weft::need;
-
-// An adapter of some of the model's matrices, with the memory of its parts.
-class RandomAdapter {
-public:
-    RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
-        for (std::size_t i = 0; i < s.layers.size(); i++) {
-            const std::string prefix = "layers." + std::to_string(i) + ".";
-            if (const auto& recurrence = s.layers[i].recurrence) {
-                for (const auto& [name, rows, columns] : weft::recurrent_matrices(s, *recurrence))
-                    maybe(prefix + name, rows, columns);
-            }
-            if (s.layers[i].conv_width > 0) {
-                maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
-                maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
-            }
-            if (s.layers[i].has_attention()) {
-                for (const auto& [name, rows, columns] : weft::attention_matrices(s, s.layers[i]))
-                    maybe(prefix + name, rows, columns);
-            }
-            const int inner = s.mlp_size(s.layers[i]);
-            if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
-            if (inner > 0) maybe(prefix + "up", inner, s.hidden_size);
-            if (inner > 0) maybe(prefix + "down", s.hidden_size, inner);
-        }
-        if (s.has_head) maybe("head", s.head_columns(), s.hidden_size);
-        if (!s.joins_hidden) maybe("embed", s.hidden_size, s.vocab_size);
-        if (s.has_head && draw(random_, 0, 3) == 0) parts_.whole.push_back({"head", tensor(s.head_columns(), s.hidden_size)});
-        if (!s.joins_hidden && draw(random_, 0, 3) == 0) parts_.whole.push_back({"embed", tensor(s.vocab_size, s.hidden_size)});
-    }
-
-    const weft::AdapterParts& parts() const { return parts_; }
-
-    // The same adapter with one part that fits no matrix.
-    weft::AdapterParts broken() {
-        weft::AdapterParts parts = parts_;
-        if (parts.low_rank.empty()) parts.low_rank.push_back({"layers.0.q", {}, {}});
-        weft::LowRank& part = parts.low_rank.back();
-        switch (draw(random_, 0, 5)) {
-            case 0: part.name = "layers.7.q"; break;
-            case 5: part.name = "layers.0.experts.0.up"; break;
-            case 1: part.name = "norm"; break;
-            case 2: part.a.rows++; break;
-            case 3: part.b.columns = part.a.rows = 0; break;
-            default: part.b.rows--; break;
-        }
-        return parts;
-    }
-
-private:
-    void maybe(const std::string& name, int rows, int columns) {
-        if (draw(random_, 0, 2) == 0) return;
-        const int rank = draw(random_, 1, 40);
-        parts_.low_rank.push_back({name, tensor(rank, columns), tensor(rows, rank)});
-    }
-
-    weft::Source tensor(int rows, int columns) {
-        std::vector<float>& values = tensors_.emplace_back();
-        values.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
-        for (float& value : values) value = static_cast<float>(draw(random_, -100, 100)) / 900.0F;
-        return {values.data(), weft::Stored::kFloat32, rows, columns};
-    }
-
-    Random random_;
-    std::list<std::vector<float>> tensors_;
-    weft::AdapterParts parts_;
-};
-
-// Adds adapters 1 and 2; adapter 3 is added and removed again.
-void add_adapters(weft::Model& model, unsigned seed) {
-    for (int id = 1; id <= 3; id++) {
-        RandomAdapter adapter(model.spec(), seed * 4 + static_cast<unsigned>(id));
-        model.add_adapter(id, adapter.parts());
-        bool is_refused = false;
-        try {
-            model.add_adapter(9, adapter.broken());
-        } catch (const std::invalid_argument&) {
-            is_refused = true;
-        }
-        need(is_refused, "a broken adapter was taken", seed);
-    }
-    model.remove_adapter(3);
-}
 
 // A batch that owns its arrays.
 struct Arrays {
@@ -341,7 +260,7 @@ void check_causal(unsigned seed, const std::string& path) {
     const std::vector<Ints> sequences = draw_sequences(random, spec, 4);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
-    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), add_adapters(*model, seed);
+    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), weft::add_adapters(*model, seed);
     const std::vector<float> expected = run(single, random, sequences, 1);
     for (float value : expected) need(value == value, "a result is NaN", seed);
     for (int max_chunk : {4, 40})
@@ -362,7 +281,7 @@ void check_whole(unsigned seed, const std::string& path) {
     const weft::ModelSpec spec = weft::draw_spec(random, false);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
-    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), add_adapters(*model, seed);
+    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), weft::add_adapters(*model, seed);
     Arrays together;
     std::vector<float> expected;
     const std::vector<Ints> sequences = draw_sequences(random, spec, 6);

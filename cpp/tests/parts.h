@@ -13,6 +13,9 @@ namespace weft {
 // Draws a number from `low` to `high`, both included.
 int draw(std::mt19937& random, int low, int high);
 
+// Draws numbers from -3.4 to 3.4.
+std::vector<float> draw_floats(std::mt19937& random, int count);
+
 // Ends the program, naming the seed, if the condition does not hold.
 void need(bool holds, const char* what, unsigned seed);
 
@@ -43,12 +46,5 @@ private:
 // Checks products of int8 weights and of weights in groups: they have the bits of the portable path, also for rows
 // with NaN or infinity; inconsistent sizes are refused.
 void check_products(unsigned seed, const std::string& path);
-
-// Checks that the tasks of attention cover all heads, and that threads share tasks only if all finish sooner.
-void check_attention_tasks(unsigned seed);
-
-// Checks rows of sequences that begin with the same tiles: they are planned to attend together, with the bits of each
-// alone, on one thread or several.
-void check_shared_prefixes(unsigned seed, const std::string& path);
 
 }  // namespace weft
