@@ -18,7 +18,7 @@ from tests.cli.running import clean_environment
 from tests.tools.test_set_up import core
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_BYTES = {".py": 5_700_000, ".safetensors": 7_800_000, ".so": 3_600_000}  # others: 300,000
+MOST_BYTES = {".py": 5_900_000, ".safetensors": 7_800_000, ".so": 3_800_000}  # others: 300,000
 EMBEDDED = ROOT / "src" / "weft" / "model" / "embedded"
 
 
@@ -70,7 +70,7 @@ def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
         len([name for name in names if "compute/native/_core" in name and ".pyi" not in name]) == 1
     )
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft", "weft_serve"}
-    assert wheel.stat().st_size < 10_000_000
+    assert wheel.stat().st_size < 10_300_000
 
 
 @pytest.mark.slow
