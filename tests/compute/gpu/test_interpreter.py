@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+_HALF = "(llama or mistral or qwen or smollm or phi3 or granite)"
 GROUPS = (
-    ("interpreted.py", "logits"),
+    ("interpreted.py", f"logits and {_HALF}"),
+    ("interpreted.py", f"logits and not {_HALF}"),
     ("interpreted.py", "bits or slots or wanted or given or blocks_are"),
     ("interpreted.py", "choices"),
     ("interpreted.py", "engine or drafts or widened"),
