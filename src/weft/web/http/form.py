@@ -113,7 +113,9 @@ def _content(name: str, part: UploadFile | str) -> NamedFile | str:
 
 
 def _memory(part: UploadFile) -> BytesIO:
-    """Where an uploaded file is kept: its `getvalue` hands over what `part.read` would copy in one long step."""
+    """Returns the buffer of an uploaded file. Its `getvalue` does not copy the bytes, as `part.read` would in one long
+    step.
+    """
     return cast(BytesIO, part.file._file)  # type: ignore[attr-defined]  # of `SpooledTemporaryFile`
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from weft.model.families.encoder_families import read_activation
 from weft.model.families.family import Family
 from weft.model.families.lineages.llama import LLAMA_FAMILIES
+from weft.model.families.lineages.siglip import LAYER_NAMES
 from weft.model.families.tower import (
     TowerRow,
     read_heads,
@@ -77,14 +79,7 @@ def _read_clip(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
         has_first_norm=True,
         has_class_row=True,
         num_positions=vision.integer("image_size", low=patch, high=2**16) // patch,
-        merge=1,
-        projector=Projector.MLP,
-        projector_inner=hidden_size,
-        projector_activation=read_activation(top, "projector_hidden_act"),
-        has_projector_norm=False,
-        has_projector_bias=top.flag_or("multimodal_projector_bias", True),
-        output_size=hidden_size,
-        image_token_id=_image_token_id(top),
+        **_projector(top, hidden_size),
     )
 
 
@@ -119,6 +114,20 @@ def _read_mistral(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     )
 
 
+def _projector(top: Fields, hidden_size: int) -> dict[str, Any]:
+    """Returns the fields of a tower's spec for two linear layers from a patch to a row of the decoder."""
+    return {
+        "merge": 1,
+        "projector": Projector.MLP,
+        "projector_inner": hidden_size,
+        "projector_activation": read_activation(top, "projector_hidden_act"),
+        "has_projector_norm": False,
+        "has_projector_bias": top.flag_or("multimodal_projector_bias", True),
+        "output_size": hidden_size,
+        "image_token_id": _image_token_id(top),
+    }
+
+
 def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
     """Returns the spec that both families share."""
     top = Fields({"projector_hidden_act": "gelu", **top.values}, top.where)
@@ -142,14 +151,7 @@ def _read(top: Fields, vision: Fields, hidden_size: int) -> TowerSpec:
         has_first_norm=True,
         rope=TowerRope.ALTERNATING,
         rope_theta=rope.number_or("rope_theta", 10000.0),
-        merge=1,
-        projector=Projector.MLP,
-        projector_inner=hidden_size,
-        projector_activation=read_activation(top, "projector_hidden_act"),
-        has_projector_norm=False,
-        has_projector_bias=top.flag_or("multimodal_projector_bias", True),
-        output_size=hidden_size,
-        image_token_id=_image_token_id(top),
+        **_projector(top, hidden_size),
     )
 
 
@@ -189,19 +191,9 @@ _TOWER = TowerRow(
 _CLIP_TOWER = TowerRow(
     read=_read_clip,
     names={
-        "project.patch.down": "@embeddings.patch_embedding",
+        **LAYER_NAMES,
         "class": "@embeddings.class_embedding",
-        "positions": "@embeddings.position_embedding",
         "embed_norm": "@pre_layrnorm",
-        "layer": "@encoder.layers.{}.",
-        "q": "self_attn.q_proj",
-        "k": "self_attn.k_proj",
-        "v": "self_attn.v_proj",
-        "o": "self_attn.out_proj",
-        "attention_norm_before": "layer_norm1",
-        "mlp_norm_before": "layer_norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
         "project.merger.up": "multi_modal_projector.linear_1",
         "project.merger.down": "multi_modal_projector.linear_2",
     },

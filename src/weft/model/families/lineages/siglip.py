@@ -31,7 +31,8 @@ _GEMMA: Mapping[str, object] = {
     "layer_norm_eps": 1e-6,
 }
 _IDEFICS = {**_GEMMA, "hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
-_NAMES = {
+# Of SigLIP's and of CLIP's tower.
+LAYER_NAMES = {
     "project.patch.down": "@embeddings.patch_embedding",
     "positions": "@embeddings.position_embedding",
     "layer": "@encoder.layers.{}.",
@@ -43,8 +44,8 @@ _NAMES = {
     "mlp_norm_before": "layer_norm2",
     "up": "mlp.fc1",
     "down": "mlp.fc2",
-    "norm": "@post_layernorm",
 }
+_NAMES = {**LAYER_NAMES, "norm": "@post_layernorm"}
 _TOWERS = ("vision_tower.vision_model.", "vision_tower.")
 _POOLING_HEADS = tuple(f"{tower}head." for tower in _TOWERS)
 
