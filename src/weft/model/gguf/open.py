@@ -133,9 +133,8 @@ class _Source:
                 widened=dtype or _WIDENED,
                 columns=self.columns.get(plan.source),
             )
-            if (
-                plan.flattened is not None
-            ):  # kept in float32 by all backends, even where the file has blocks
+            # Kept in float32 by all backends, even where the file has blocks.
+            if plan.flattened is not None:
                 values = Tensor("float32", values.unpacked().float32().reshape(-1))
             loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
             if stored.name.endswith(f".{NEGATIVE_DECAYS}"):
