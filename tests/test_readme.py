@@ -106,11 +106,12 @@ def test_the_commands_of_the_readme_answer(place: Place, line: str):
 
 @pytest.mark.parametrize("source", PROGRAMS, ids=lambda source: source.split()[2])
 def test_the_programs_of_the_readme_answer(place: Place, source: str, tmp_path: Path):
-    """Each, as written but for the port, by the command in its first line."""
+    """Each, as written but for the port, by the command in its first line. An answer that is drawn may be empty."""
     interpreter, name = shlex.split(source.splitlines()[0].removeprefix("# "))
     assert interpreter == ".venv/bin/python"
     (tmp_path / name).write_text(to_place(source, place), encoding="utf-8")
-    assert run([sys.executable, str(tmp_path / name)], place).strip()
+    command = [sys.executable, str(tmp_path / name)]
+    assert any(run(command, place).strip() for _ in range(3))
 
 
 @pytest.mark.parametrize("line", INSTALL_LINES)
